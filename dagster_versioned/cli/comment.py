@@ -1,5 +1,6 @@
 """Comments for pull requests: Markdown with a marker by which a script finds its own, short enough to be taken."""
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
@@ -43,11 +44,11 @@ def comment(marker: str, head: Sequence[str], *tables: Rows, rest: str, end: Seq
 
 
 def escaped(text: str) -> str:
-    """Names are of users: nothing in them may end the cell or become markup."""
+    """Names are of users: nothing in them may end the cell, become markup or a link, or notify anybody."""
     kept = "".join(character if character.isprintable() else " " for character in text)
-    for character in "\\`*_{}[]<>()#+!|~":
-        kept = kept.replace(character, f"\\{character}")
-    return kept
+    kept = re.sub(r"([\\`*_{}\[\]<>()#+!|~&$])", r"\\\1", kept)
+    # Hosts look for these in what Markdown has made already: an escape does not keep them from it, an empty space does.
+    return re.sub(r"(@|#|:(?=//)|\bwww|\bGH)", r"\1&#8203;", kept, flags=re.IGNORECASE)
 
 
 def some(names: Iterable[str], most: int = 20) -> str:

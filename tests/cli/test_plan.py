@@ -5,7 +5,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.cli.comment import MOST_CHARACTERS
+from dagster_versioned.cli.comment import MOST_CHARACTERS, escaped
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.tables.environments import create_environment
 from support.command_line import in_process
@@ -233,3 +233,19 @@ def test_the_instance_is_that_of_dagster_home(built, tmp_path, monkeypatch):
 
 def test_two_notations_are_refused(built):
     assert "two notations" in plan("-m", "same", "--json", "-f", "markdown", ok=ExitCode.INVALID).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("@octocat", "@&#8203;octocat"),
+        ("ada@host.example", "ada@&#8203;host.example"),
+        ("a/b#12, gh-7", r"a/b\#&#8203;12, gh&#8203;-7"),
+        ("https://evil.example www.evil.example", "https:&#8203;//evil.example www&#8203;.evil.example"),
+        ("&commat;octocat &#64;octocat", r"\&commat;octocat \&\#&#8203;64;octocat"),
+        ("[a](b) <b> a|b $x$ !1", r"\[a\]\(b\) \<b\> a\|b \$x\$ \!1"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_what_data_say_in_a_comment_is_no_markup_and_no_link_and_notifies_nobody(text: str, shown: str):
+    assert escaped(text) == shown
