@@ -180,6 +180,15 @@ class OverlayStore:
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         self._require_own("put_if_match", key)
+        if (
+            etag is not None and self._holder(key) is self._base
+        ):  # where own bytes take the place of those that were seen
+            if etag != self._base.head(key).etag:
+                raise PreconditionFailed(
+                    f"put_if_match {key!r} in {self.uri}: the ETag in {self._base.uri} is not {etag} any more. The "
+                    "object was left as it is; read it again and decide anew."
+                )
+            return self._own.put_if_match(key, data, None, durability=durability)
         document = self._document(key)
         if document is None or (etag is not None and not etag.startswith(_FORKED)):
             return self._own.put_if_match(key, data, etag, durability=durability)

@@ -44,10 +44,10 @@ def note_findings(store: ObjectStore, metadata_sha: str, found: Mapping[str, boo
 
 
 def carry_findings(here: ObjectStore, there: ObjectStore, shas: Iterable[str]) -> None:
-    """Note with one table what was noted of versions with another."""
+    """Note with one table what was noted of versions with another, but for what was found there itself."""
     for sha in shas:
         if found := findings_of(here, sha):
-            note_findings(there, sha, found)
+            note_findings(there, sha, {**found, **findings_of(there, sha)})
 
 
 def unneeded_findings(store: ObjectStore, kept: Iterable[str | None]) -> list[ObjectInfo]:

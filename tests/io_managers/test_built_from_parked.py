@@ -9,6 +9,18 @@ from dagster_versioned.errors import InvalidInput
 
 AFTER = {"publish": "after_checks"}
 EVERYTHING = dg.AssetSelection.all()
+CITIES = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: FilesGlob, path: "{folder}/*.csv", eventTime: {{kind: FromMetadata}}}}
+      read: {{kind: Csv, header: true, schema: [n BIGINT]}}
+      merge: {{kind: Append}}
+"""
 
 
 def rows(*numbers):
@@ -102,13 +114,33 @@ def of_a_feature():
     return dv.versioned_feature(name="down", id_columns=["n"], fields=[dv.Field("n", "1")], deps=[upstream])(feature)
 
 
-@pytest.mark.parametrize("asset", [of_a_history, of_a_feature])
+def of_a_feature_in_chunks():
+    upstream = dv.Feature("raw", id_columns=["n"], fields=[dv.Field("n", columns=["n"])])
+    fields = [dv.Field("n", "1")]
+    return dv.versioned_feature(name="down", id_columns=["n"], fields=fields, deps=[upstream], chunk_size=1)(feature)
+
+
+def of_a_query():
+    return dv.sql_asset("down", inputs={"raw": raw}, query="SELECT n FROM raw")
+
+
+@pytest.mark.parametrize("asset", [of_a_history, of_a_feature, of_a_feature_in_chunks, of_a_query])
 @pytest.mark.parametrize("writer", ["checked", "io_manager"])
 def test_what_cannot_be_parked_is_refused(house, asset, writer):
     options = {} if writer == "io_manager" else AFTER
     made = Builds(house, house.io_manager(**options), asset())
     assert made.refusal()
     assert house.project.tables() == []
+
+
+def test_a_source_that_is_polled_in_the_run_of_a_parked_version_is_not_held_back(house, tmp_path):
+    (tmp_path / "cities.csv").write_text("n\n1\n")
+    (tmp_path / "manifest.yaml").write_text(CITIES.format(folder=tmp_path))
+    polled = dv.polling_source(tmp_path / "manifest.yaml", name="cities")
+    made = Builds(house, house.io_manager(), polled)
+    assert made.result.success
+    assert house.project.tables() == ["cities"]
+    assert [str(one.table) for one in house.project.parked()] == ["raw"]
 
 
 @pytest.mark.parametrize("kind", ["asset", "graph", "other project"])

@@ -133,6 +133,20 @@ def test_a_head_of_the_fork_is_swapped_once(overlay):
     assert keys(overlay, "heads/") == ["heads/t"]
 
 
+def test_what_either_may_hold_is_swapped_as_it_was_seen(overlay, base):
+    before = contents(base)
+    data, info = overlay.get_with_info("t/parts/old")
+    assert data == b"old part"
+    for etag in (info.etag + "x", '"none"'):
+        with pytest.raises(PreconditionFailed):
+            overlay.put_if_match("t/parts/old", b"lost", etag)
+    new = overlay.put_if_match("t/parts/old", b"own part", info.etag)
+    with pytest.raises(PreconditionFailed):
+        overlay.put_if_match("t/parts/old", b"lost", info.etag)
+    overlay.put_if_match("t/parts/old", b"own part 2", new.etag)
+    assert (overlay.get("t/parts/old"), contents(base)) == (b"own part 2", before)
+
+
 def test_a_copy_of_a_file_of_the_base_is_own(overlay, tmp_path):
     overlay.copy("t/parts/old", "t/parts/twin")
     overlay.take("t/parts/old")
