@@ -199,3 +199,14 @@ class TestATableThatBecameAnother:
             project.table("raw").vacuum(dry_run=False)
         assert f"The draft {old.id[:8]} of {old} was not published in time" in caplog.text
         assert project.parked() == []
+
+
+def test_a_purge_takes_the_bounds_of_its_rows_out_of_the_draft_that_brought_them(project):
+    parked(project, rows(471100815), options=MODES["replace"])
+    version = published(project).version.metadata_sha
+    table = project.table("raw")
+    table.write(rows(1))
+    (key,) = [info.key for info in draft_keys(project.data)]
+    assert b"471100815" in project.data.get(key)
+    table.purge([version], dry_run=False, by="ada", why="erased")
+    assert b"471100815" not in project.data.get(key)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -338,6 +338,29 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
         if since is None or since < before:
             found.append(info)
     return found
+
+
+def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
+    """Take from drafts what they say of the values in parts that were purged, by their keys."""
+
+    def without(part: Part) -> Part:
+        kept = {name: value for name, value in part.statistics.items() if name not in ("minValues", "maxValues")}
+        return replace(part, statistics=kept) if part_key(part) in erased else part
+
+    for info in draft_keys(data, table):
+
+        def change(known: bytes | None, key: str = info.key) -> bytes | None:
+            if known is None:
+                return None
+            draft = ParkedDraft.from_bytes(known, key)
+            versions = tuple(
+                one if one.parts is None else replace(one, parts=tuple(map(without, one.parts)))
+                for one in draft.versions
+            )
+            return None if versions == draft.versions else replace(draft, versions=versions).to_bytes()
+
+        with suppress(IntegrityError):  # what cannot be read is named where it is
+            update_document(data, info.key, change)
 
 
 def settle(data: ObjectStore, draft: ParkedDraft, **changes: Any) -> ParkedDraft:

@@ -272,6 +272,7 @@ class Collector:
         erased = self._erased(wanted)
         if not dry_run:  # also of those that were deleted elsewhere before
             self._forget_cached(erased)
+            self._protectors.forget(erased.keys())
         return self._discard(
             report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
         )

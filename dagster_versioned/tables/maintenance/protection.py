@@ -23,7 +23,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.parked_draft import KEPT, ParkedDraft, draft_keys
+from dagster_versioned.tables.documents.parked_draft import KEPT, ParkedDraft, draft_keys, forget_bounds
 from dagster_versioned.tables.documents.tag import TaggedTable, read_tag, tag_key, tag_names
 from dagster_versioned.tables.environment.fork import ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, key_of, names_of, read_forks
@@ -159,6 +159,10 @@ class Protectors:
         if named:
             found.update(info.key for info in store.list() if named_sha(info.key) in named)
         return frozenset(found)
+
+    def forget(self, erased: Set[str]) -> None:
+        """Take what drafts say of the values in purged parts out of their documents."""
+        forget_bounds(self._project.data, str(self._table), erased)
 
     def copies(self, keys: Set[str]) -> Iterator[str]:
         """The files of environments, dropped ones too, with the bytes of these of the table's: what was copied there,
