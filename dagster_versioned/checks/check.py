@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import dagster as dg
 
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset
 from dagster_versioned.dagster_internals import AssetGraph
 from dagster_versioned.errors import GovernanceError, StorageError, VersionedError
 from dagster_versioned.tables.choose import ChosenVersions
@@ -54,6 +55,8 @@ class CheckedHeads:
         Raises `VersionNotFound` where a partition of the run has none.
         """
         history = self._state.history
+        if (partitioning := partitioning_of_asset(self.graph, self.asset_key)) is not None:
+            self.table.choose(partitioning=partitioning)
         if not history.is_partitioned:
             heads = [history.unadopted or history.heads.get(None) or self.table.version()]
         else:

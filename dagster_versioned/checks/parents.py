@@ -7,6 +7,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
@@ -101,4 +102,8 @@ def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
         if table.exists() and table.state.history.asset_key == tuple(key.path):
             pin = checked.pins.get(str(table.name)) if project is own else places.pin(key, table.name)
             version = pin or plain(loaded.get(key), VERSION_KEY)
-            yield _Upstream(key, (project.name, str(table.name)), TableHeads.at(table, version))
+            yield _Upstream(
+                key,
+                (project.name, str(table.name)),
+                TableHeads.at(table, version, partitioning_of_asset(checked.graph, key)),
+            )

@@ -16,6 +16,7 @@ from dagster_versioned.assets.graph.inputs import (
     VERSION_KEY,
     plain,
 )
+from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.assets.parked import Publish, is_parking, note_look, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
@@ -32,6 +33,7 @@ from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -244,7 +246,7 @@ def _seen(
     wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     try:
-        chosen = table.choose(version, as_last_seen=as_last_seen)
+        chosen = table.choose(version, as_last_seen=as_last_seen, partitioning=_partitioning(context))
     except TableNotFound:
         if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
             return None
@@ -266,6 +268,16 @@ def _seen(
     if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
         chosen = chosen.only(present)
     return _Seen(chosen, columns)
+
+
+def _partitioning(context: dg.InputContext) -> Partitioning | None:
+    """What the partitions that the input is to see are; ``None`` where it is to see the whole table."""
+    if not context.has_asset_partitions:
+        return None
+    try:
+        return partitioning_of(context.asset_partitions_def)
+    except dg.DagsterInvariantViolationError:
+        return None  # a test that gives keys alone
 
 
 def _pin(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
@@ -16,6 +17,7 @@ from dagster_versioned.identity.version import Parent
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
@@ -63,7 +65,13 @@ def parents_of(
         where = places.project_for(dependency, asset_key, project)
         table = where.table(dependency.path)
         seen = table_for(step, table, publish)
-        known = _as_of(seen, dependency, moment if seen is table else None)
+        is_whole = all(wanted is None for wanted in mapped.values())
+        known = _as_of(
+            seen,
+            dependency,
+            moment if seen is table else None,
+            None if is_whole else partitioning_of_asset(graph, dependency),
+        )
         for partition, wanted in mapped.items():
             parents[partition] += known(wanted)
     for undeclared in _undeclared(step, read):
@@ -139,7 +147,7 @@ def _external_as_of(table: ExternalTable, moment: datetime) -> list[Upstream]:
 
 
 def _as_of(
-    table: VersionedTable, dependency: dg.AssetKey, moment: datetime | None
+    table: VersionedTable, dependency: dg.AssetKey, moment: datetime | None, partitioning: Partitioning | None
 ) -> Callable[[frozenset[str] | None], Sequence[Upstream]]:
     """The dependency's versions at a moment (``None``: as the run has parked them), by the partitions that are wanted;
     none where it is not a table of the project, or was not yet.
@@ -147,7 +155,7 @@ def _as_of(
     Whatever else keeps them from being known is an error: a version without its parents would look complete.
     """
     try:
-        then = table.choose(moment)
+        then = table.choose(moment, partitioning=partitioning)
     except (TableNotFound, VersionNotFound):
         return lambda wanted: ()
     if moment is not None and not then.versions and table.state.history.versions[0].timestamp > moment:

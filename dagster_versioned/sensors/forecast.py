@@ -246,7 +246,7 @@ class _Ahead(Watch):
                 yield (self.units[number].name, cell), finding
 
     def _versions(self, member: Member) -> Mapping[str | None, Version]:
-        heads, source = self._table(member.place), self._heads[id(member.place.project)]
+        heads, source = self._table(member.place, None), self._heads[id(member.place.project)]
         if isinstance(source, ExternalHeads) or (heads.whole is None and not heads.partitions):
             return {}
         try:
@@ -263,7 +263,7 @@ class _Ahead(Watch):
 
     def _first(self, unit: Unit, cell: str | None) -> StaleCell | None:
         for member in unit.members:
-            heads = self._table(member.place)
+            heads = self._table(member.place, None)
             # A table without partitions, whatever its asset has, is that of a history of events.
             is_whole = heads.whole is not None and not heads.partitions
             if not is_whole and heads.cell(cell if member.partitions is not None else None) is None:

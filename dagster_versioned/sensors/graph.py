@@ -9,6 +9,7 @@ import dagster as dg
 from dagster_versioned.assets.feature_definition import FEATURE_KEY
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
+from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.tables.options import METADATA_KEY
@@ -23,6 +24,7 @@ class Partitions:
 
     def __init__(self, definition: dg.PartitionsDefinition[str]) -> None:
         self.definition = definition
+        self.partitioning = partitioning_of(definition)
         self.text = repr(definition)
         self.stamp: Any = None
         self.order: Mapping[str, int] = {}
@@ -81,6 +83,7 @@ class Member:
     code_version: str | None
     edges: tuple[Edge, ...]
     is_feature: bool
+    is_history: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +154,13 @@ def _member(
     node = graph.get(key)
     edges = tuple(_edges(graph, places, definitions, node, place, unit))
     return Member(
-        key, place, definitions.of(node.partitions_def), node.code_version, edges, FEATURE_KEY in node.metadata
+        key,
+        place,
+        definitions.of(node.partitions_def),
+        node.code_version,
+        edges,
+        FEATURE_KEY in node.metadata,
+        _is_history(node),
     )
 
 

@@ -27,10 +27,12 @@ from dagster_versioned.tables.documents.head import (
 from dagster_versioned.tables.documents.tag import TAGS_FOLDER
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import CommitRecord
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.table_record import TABLE_DOMAIN, TableRecord
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -227,8 +229,9 @@ class ProjectHeads:
                 dropped = document.log_version if document.head is None else -1
                 known.heads, known.seen = TableHeads(whole, former=former, dropped=dropped), document.log_version
                 return None
-            partitions, touched, dropped = self._partitions(table, known, document)
-            known.heads, known.seen = TableHeads(whole, partitions, None, former, dropped), document.log_version
+            partitions, touched, dropped, partitioning = self._partitions(table, known, document)
+            known.heads = TableHeads(whole, partitions, None, former, dropped, partitioning)
+            known.seen = document.log_version
             return touched
         except VersionedError as error:
             logger.warning(
@@ -253,24 +256,26 @@ class ProjectHeads:
 
     def _partitions(
         self, table: TableName, known: _Known, document: HeadDocument
-    ) -> tuple[Mapping[str, CellHead], Collection[str] | None, int]:
-        """The heads of the partitions, those that changed, and the last drop.
+    ) -> tuple[Mapping[str, CellHead], Collection[str] | None, int, Partitioning | None]:
+        """The heads of the partitions, those that changed, the last drop, and what the partitions are.
 
         By the commits since the last look, if they are few. Where these do not lead to the partitions that the table's
-        head is taken over, or dropped some, all is read from the whole log, as it is where the table was made anew.
+        head is taken over, dropped some, or say what they are, all is read from the whole log, as it is where the table
+        was made anew.
         """
         assert document.head is not None
         before = known.heads.partitions
         if known.seen >= 0 and 0 <= document.log_version - known.seen <= COMMITS:
-            heads, touched, is_drop = self._by_log(table, known, document.log_version)
+            heads, touched, is_another = self._by_log(table, known, document.log_version)
             is_whole = (
                 partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha
             )
-            if is_whole and not is_drop:
-                return heads, touched, known.heads.dropped
-        heads, dropped = self._from_log(table, document)
+            if is_whole and not is_another:
+                return heads, touched, known.heads.dropped, known.heads.partitioning
+        heads, dropped, partitioning = self._from_log(table, document)
         changed = {key for key in heads.keys() | before.keys() if heads.get(key) != before.get(key)}
-        return heads, changed if known.seen >= 0 and dropped == known.heads.dropped else None, dropped
+        is_same = known.seen >= 0 and dropped == known.heads.dropped and partitioning == known.heads.partitioning
+        return heads, changed if is_same else None, dropped, partitioning
 
     def _by_log(
         self, table: TableName, known: _Known, log_version: int
@@ -286,16 +291,21 @@ class ProjectHeads:
             heads |= made
             heads |= {key: replace(heads[key], held=hold) for key, hold in held.items()}
             touched |= made.keys() | held.keys()
-        is_drop = known.heads.whole is None or any(CommitRecord.of(commit).member("dropped") for commit in commits)
-        return heads, touched, is_drop
+        is_another = known.heads.whole is None or any(
+            CommitRecord.of(commit).member("dropped") or any(one.domain == TABLE_DOMAIN for one in commit.domains)
+            for commit in commits
+        )
+        return heads, touched, is_another
 
-    def _from_log(self, table: TableName, document: HeadDocument) -> tuple[Mapping[str, CellHead], int]:
-        """The heads and the last drop, from the whole log, by its checkpoint, as it was at a document."""
+    def _from_log(
+        self, table: TableName, document: HeadDocument
+    ) -> tuple[Mapping[str, CellHead], int, Partitioning | None]:
+        """The heads, the last drop and what partitions are, from the whole log, by its checkpoint, at a document."""
         self._reads += 1
         state = self.table(table).state
         history = state.history.until(document.log_version)
         heads = {k: CellHead.of(partition_head(table, one, state)) for k, one in history.heads.items() if k is not None}
-        return heads, history.last_drop
+        return heads, history.last_drop, TableRecord.of(state.snapshot).partitioning
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:

@@ -34,8 +34,9 @@ from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 logger = logging.getLogger("dagster_versioned")
 
-FORM = 2
-"""Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""
+FORM = 3
+"""Of the digest: what another form of it called settled is looked at once more. The first covered pending heads, the
+second partitions that are taken for others."""
 
 
 CLOCKS = timedelta(seconds=5)
@@ -88,6 +89,7 @@ class Watch:
             self._tables.setdefault(id(place.project), set()).add(place.table)
         self._partitions = list(dict.fromkeys(one for unit in units for one in _partitions(unit)))
         self._links: dict[tuple[str, Partitions, Partitions | None], Links] = {}
+        self._as_read: dict[tuple[int, TableName, Partitions], tuple[TableHeads, TableHeads]] = {}
         self._names = {unit.name: unit for unit in units}
         edges = [edge for unit in units for member in unit.members for edge in member.edges]
         self._above = {edge.upstream.to_user_string(): edge for edge in edges}
@@ -286,7 +288,7 @@ class Watch:
                     yield edge, member, None if is_shared else cell[1]
 
     def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[Reading]:
-        heads = self._table(edge.place)
+        heads = self._table(edge.place, edge.partitions)
         for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
             # What production had at the fork is handed on: its checks are in another event log.
             if (head := heads.cell(key)) is not None and head.log_version > edge.place.forked_at:
@@ -365,7 +367,7 @@ class Watch:
         return {number for number, edge in unread if edge.upstream in found}
 
     def _is_empty(self, edge: Edge) -> bool:
-        heads = self._table(edge.place)
+        heads = self._table(edge.place, None)
         return heads == TableHeads(dropped=heads.dropped)
 
     def _digest(self, etags: Mapping[int, Mapping[str, str]]) -> str:
@@ -419,10 +421,11 @@ class Watch:
             edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
         }
         name = unit.name
+        tables = {member: self._own(member) for member in unit.members}
         for cell in wanted:
             members = [
                 (
-                    self._table(member.place),
+                    tables[member],
                     cell if member.partitions is not None else None,
                     [
                         need
@@ -449,7 +452,7 @@ class Watch:
         if self._scope == "all" or any(member.place.forked_at < 0 for member in unit.members):
             return True
         for member in unit.members:
-            head = self._table(member.place).cell(cell if member.partitions is not None else None)
+            head = self._own(member).cell(cell if member.partitions is not None else None)
             if head is not None and (
                 head.log_version > member.place.forked_at or member.code_version not in (None, head.code_version)
             ):
@@ -457,7 +460,7 @@ class Watch:
             for edge in member.edges:
                 if edge.place.is_in_environment:
                     keys = [None] if edge.partitions is None else self._link(edge, member).keys(cell)
-                    upstreams = (self._table(edge.place).cell(key) for key in keys)
+                    upstreams = (self._table(edge.place, edge.partitions).cell(key) for key in keys)
                     if any(one is not None and one.log_version > edge.place.forked_at for one in upstreams):
                         return True
         return False
@@ -469,7 +472,7 @@ class Watch:
         return None
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
-        heads = self._table(edge.place)
+        heads = self._table(edge.place, edge.partitions)
         if (edge.is_optional or edge.upstream in self._valueless) and self._is_empty(edge):
             return None
         keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
@@ -499,8 +502,18 @@ class Watch:
             case _:
                 return ""
 
-    def _table(self, place: Place) -> TableHeads:
-        return self._heads[id(place.project)].heads(place.table)
+    def _own(self, member: Member) -> TableHeads:
+        return self._table(member.place, None if member.is_history else member.partitions)
+
+    def _table(self, place: Place, partitions: Partitions | None) -> TableHeads:
+        """The heads of a table, for an asset of these partitions."""
+        heads = self._heads[id(place.project)].heads(place.table)
+        if partitions is None:
+            return heads
+        key = (id(place.project), place.table, partitions)
+        if key not in self._as_read or self._as_read[key][0] is not heads:
+            self._as_read[key] = heads, heads.read_as(place.table, partitions.partitioning)
+        return self._as_read[key][1]
 
 
 def _is_made_without_value(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:

@@ -263,6 +263,33 @@ class Partitioning:
         return came_back and begins and second.strftime(self._format_with_offset) == key
 
 
+def difference(known: Partitioning | None, given: Partitioning, keys: Iterable[str | None], of: str) -> str | None:
+    """How partitions that are taken for a table's are not; ``None`` where they are.
+
+    ``known`` are those that the table remembers, ``keys`` the partitions that it has; ``of`` says whose the given are.
+    """
+    there = list(keys)
+    if None in there:
+        return f"it was written as a whole table, and the partitions of {of} are {given}"
+    if known is not None:
+        return None if known.means_the_same(given) else f"its partitions are {known}, and those of {of} {given}"
+    strange = given.unknown_keys(map(str, there))
+    return f"the partitions of {of} are {given}, and it has {shown(strange)}" if strange else None
+
+
+def misread(name: str, known: Partitioning | None, given: Partitioning, keys: Iterable[str | None]) -> str | None:
+    """Why a table is not to be read by the keys of the given partitions; ``None`` where it may be.
+
+    Equal keys of other partitions are of other rows: the first day of a month has the key of the month.
+    """
+    how = difference(known, given, keys, "the asset")
+    return how and (
+        f"{name} cannot be read by the partitions of its asset, whose keys mean other rows: {how}. Nothing was read. "
+        "Restore the partitions definition of the asset, or turn the rows that are there into partitions of it: "
+        f"`dagster-versioned repartition {name}`."
+    )
+
+
 def shown(keys: Sequence[str], count: int = 5) -> str:
     """The first few keys, and how many more there are."""
     text = ", ".join(map(repr, keys[:count]))

@@ -15,6 +15,7 @@ import orjson
 from dagster_versioned.identity.version import On
 from dagster_versioned.tables.documents.head import Head, Held, partition_head
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
+from dagster_versioned.tables.partitioning import Partitioning, misread
 from dagster_versioned.tables.table_record import TableRecord
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class TableHeads:
 
     ``unreadable`` says why nothing can be known of the table now, ``former`` which other names parents may give it.
     ``dropped`` is the log version of the last drop, as far as cells without a version may be so because of it.
+    ``partitioning`` is what the table remembers of its partitions.
     """
 
     whole: CellHead | None = None
@@ -116,11 +118,17 @@ class TableHeads:
     unreadable: str | None = None
     former: tuple[TableKey, ...] = ()
     dropped: int = -1
+    partitioning: Partitioning | None = None
 
     @classmethod
-    def at(cls, table: "VersionedTable", reference: "VersionLike" = None) -> Self:
-        """The heads of a table at a version, from its log. Raises what `VersionedTable.upstream` does."""
-        chosen, state = table.choose(reference), table.state
+    def at(
+        cls, table: "VersionedTable", reference: "VersionLike" = None, partitioning: Partitioning | None = None
+    ) -> Self:
+        """The heads of a table at a version, from its log, whose partitions are taken for these.
+
+        Raises what `VersionedTable.choose` and `upstream` do.
+        """
+        chosen, state = table.choose(reference, partitioning=partitioning), table.state
         parents = [upstream.parent for upstream in table.upstream_of(chosen)]
         cells = {one.partition: CellHead.of(partition_head(table.name, one, state)) for one in chosen.versions}
         whole = cells.pop(None, None)
@@ -129,6 +137,13 @@ class TableHeads:
             whole = CellHead(parents[0].version, parents[0].data_sha, newest.log_version, newest.timestamp)
         partitions = {key: cell for key, cell in cells.items() if key is not None}
         return cls(whole, partitions, former=TableRecord.of(state.snapshot).former)
+
+    def read_as(self, name: str, partitioning: Partitioning) -> "TableHeads":
+        """The heads, for who takes the table's partitions for these; unreadable where they are others."""
+        if self.whole is None:
+            return self
+        why = misread(name, self.partitioning, partitioning, self.partitions or [None])
+        return self if why is None else TableHeads(unreadable=why, former=self.former)
 
     def cell(self, partition: str | None) -> CellHead | None:
         """The head of a partition, or with ``None`` of the table."""

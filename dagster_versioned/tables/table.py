@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log.commits import Commit
-from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
@@ -35,7 +35,7 @@ from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionRepo
 from dagster_versioned.tables.maintenance.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.partitioning import Partitioning, misread
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.state import TableState
@@ -492,13 +492,23 @@ class VersionedTable:
         partition: str | None = None,
         partitions: Names[str] | None = None,
         as_last_seen: bool = False,
+        partitioning: Partitioning | None = None,
     ) -> ChosenVersions:
         """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone.
 
-        ``as_last_seen`` takes the log as this object saw it last.
+        ``as_last_seen`` takes the log as this object saw it last. ``partitioning`` is what who looks takes the
+        partitions of the table for; raises `InvalidInput` where they were others at that version.
         """
         state = self.last_state if as_last_seen else self._known()
-        return choose_versions(state.history, self._select(state, version), partition, partitions)
+        chosen = choose_versions(state.history, self._select(state, version), partition, partitions)
+        if partitioning is not None and not state.is_history:
+            record = TableRecord.of(state.snapshot)
+            if chosen.log_version < record.since:  # it was another table then
+                record = TableRecord.of(load_snapshot(self.store, chosen.log_version))
+            keys = [one.partition for one in chosen.versions]
+            if why := misread("/".join(self.asset_key), record.partitioning, partitioning, keys):
+                raise InvalidInput(why)
+        return chosen
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_versioned.dagster_internals import BaseAssetGraph
 from dagster_versioned.tables.partitioning import Partitioning
 
 
@@ -16,3 +17,9 @@ def partitioning_of(definition: dg.PartitionsDefinition[Any]) -> Partitioning:
             definition.cron_schedule, key_format=definition.fmt, timezone=definition.timezone
         )
     return Partitioning.names("dynamic" if isinstance(definition, dg.DynamicPartitionsDefinition) else "static")
+
+
+def partitioning_of_asset(graph: BaseAssetGraph[Any], key: dg.AssetKey) -> Partitioning | None:
+    """What the keys of an asset mean; ``None`` for one without partitions, and for one that the graph does not have."""
+    definition = graph.get(key).partitions_def if graph.has(key) else None
+    return None if definition is None else partitioning_of(definition)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName
-from dagster_versioned.tables.partitioning import Partitioning, shown
+from dagster_versioned.tables.partitioning import Partitioning, difference, shown
 from dagster_versioned.tables.parts import has_untagged_parts
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
@@ -92,22 +92,18 @@ def _check_partitions(taken: Taken, record: TableRecord, state: TableState) -> N
             f"{keys[0]!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
         )
     known, given = record.partitioning, taken.partitioning
-    if known is not None and given is not None:
-        if not known.means_the_same(given):
-            raise _overlap(taken, f"the partitions of {taken.name} are {known}, and those of this write {given}")
-        return
-    if known is not None and (strange := known.unknown_keys(keys)):
-        raise _overlap(taken, f"the partitions of {taken.name} are {known}, and {shown(strange)} is none of them")
-    if known is None and given is not None:
-        others = [key for key in heads if key is not None]
-        if strange := given.unknown_keys(others):
-            raise _overlap(taken, f"the partitions of this write are {given}, but the table has {shown(strange)}")
+    if given is not None:
+        if how := difference(known, given, heads, "this write"):
+            raise _overlap(taken, how)
+    elif known is not None and (strange := known.unknown_keys(keys)):
+        raise _overlap(taken, f"its partitions are {known}, and {shown(strange)} is none of them")
 
 
 def _overlap(taken: Taken, how: str) -> InvalidInput:
+    keys = shown([key for key in taken.partitions if key is not None])
     return InvalidInput(
-        f"Partition {shown([key for key in taken.partitions if key is not None])} would overlap others, so that rows "
-        f"would be in the table twice: {how}. Nothing was written. Restore the partitions definition of the table, "
-        f"turn the rows that are there into partitions of the new one (`dagster-versioned repartition {taken.name}`), "
-        f"or begin anew (`dagster-versioned drop {taken.name}`)."
+        f"Partition {keys} of {taken.name} would overlap others, so that rows would be in the table twice: {how}. "
+        "Nothing was written. Restore the partitions definition of the table, turn the rows that are there into "
+        f"partitions of the new one (`dagster-versioned repartition {taken.name}`), or begin anew "
+        f"(`dagster-versioned drop {taken.name}`)."
     )
