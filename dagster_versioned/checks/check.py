@@ -56,7 +56,7 @@ class CheckedHeads:
         """
         history = self._state.history
         if (partitioning := partitioning_of_asset(self.graph, self.asset_key)) is not None:
-            self.table.choose(partitioning=partitioning)
+            self.table.choose(as_last_seen=True, partitioning=partitioning)
         if not history.is_partitioned:
             heads = [history.unadopted or history.heads.get(None) or self.table.version()]
         else:

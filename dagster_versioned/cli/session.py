@@ -55,6 +55,7 @@ class Session:
 
         Raises `InvalidInput` where neither is given, or name and location do not fit, and `GovernanceError`.
         """
+        from dagster_versioned.storage.opening import open_store
         from dagster_versioned.tables.documents.manifest import recorded_project
         from dagster_versioned.tables.project import Project
 
@@ -70,20 +71,20 @@ class Session:
                 "No location. Give --location (a local path, file:///…, s3://…, gs://… or abfss://…), "
                 "or set DAGSTER_VERSIONED_LOCATION; or give --governance, which knows where projects are."
             )
-        named = Project.open(self.project or "-", self.location, profile=self.profile, author=self.author)
-        recorded = recorded_project(named.data)
+        unnamed = Project("-", open_store(self.location, profile=self.profile), author=self.author)
+        recorded = recorded_project(unnamed.data)
         if self.project is None and recorded is None:
             raise InvalidInput(
-                f"No project is recorded at {named.store.uri}, and none is named. Give --project, or set "
+                f"No project is recorded at {unnamed.store.uri}, and none is named. Give --project, or set "
                 "DAGSTER_VERSIONED_PROJECT; check the location."
             )
         if self.project is not None and recorded not in (None, self.project):
             # Under a wrong name, what kept versions were built from would not be known as this project's own.
             raise InvalidInput(
-                f"{named.store.uri} holds the project {recorded!r}, not {self.project!r}. Nothing was changed. Correct "
-                "--project or --location."
+                f"{unnamed.store.uri} holds the project {recorded!r}, not {self.project!r}. Nothing was changed. "
+                "Correct --project or --location."
             )
-        return named if self.project else Project(str(recorded), named.store, author=self.author)
+        return Project(self.project or str(recorded), unnamed.store, author=self.author)
 
     def governed(self) -> "Governance":
         """The governance, in the role that was given: by default a developer's with a registry, else a reader's.

@@ -118,6 +118,9 @@ def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UnsupportedFrame(f"The frame has two columns named {twice!r}; rename one. Nothing was written.")
+    # Arrow has no sparse arrays.
+    if sparse := {name: kind.subtype for name, kind in frame.dtypes.items() if isinstance(kind, pd.SparseDtype)}:
+        frame = frame.astype(sparse)
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except UnicodeEncodeError as error:  # half of a pair of surrogates

@@ -292,7 +292,7 @@ def _wish(context: dg.InputContext, project: ProjectResource) -> _Wish:
     annotation, is_optional = without_none(_annotation(context))
     by_partition = get_origin(annotation) in (dict, Mapping)
     if by_partition:
-        annotation = get_args(annotation)[1]
+        annotation, _ = without_none(get_args(annotation)[1])  # what is missing is not in the dict
     frame_type = project.frame_type() if annotation is Any else annotation
     return _Wish(frame_type, by_partition, is_optional, annotation is not Any)
 

@@ -35,7 +35,11 @@ _CRONS: Mapping[Cadence, str] = {
     "weekly": "0 0 * * 0",
     "monthly": "0 0 1 * *",
 }
-_ALIASES = {f"@{cadence}": cron for cadence, cron in _CRONS.items()} | {"@midnight": _CRONS["daily"]}
+_ALIASES = {f"@{cadence}": cron for cadence, cron in _CRONS.items()} | {
+    "@midnight": _CRONS["daily"],
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _UNITS: Mapping[Cadence, str] = {"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month"}
 _PERIODS: Mapping[Cadence, timedelta] = {
     "hourly": timedelta(hours=1),
@@ -107,7 +111,7 @@ class Partitioning:
         Raises `InvalidInput` for a cron schedule without a format of keys, and for what is none.
         """
         known = {str(cadence): cron for cadence, cron in _CRONS.items()}
-        cron = known.get(schedule, _ALIASES.get(schedule, " ".join(schedule.split())))
+        cron = known.get(schedule, _ALIASES.get(schedule.lower(), " ".join(schedule.split())))
         if len(cron.split()) != 5:
             raise InvalidInput(
                 f"{schedule!r:.100} is no schedule: give {', '.join(known)}, or a cron schedule of five fields. "

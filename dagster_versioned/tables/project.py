@@ -97,9 +97,11 @@ class Project:
 
         ``environment`` names one of its environments; ``None`` and ``"production"`` are the project itself. Credentials
         come from the process's variables, or from the named ``profile``; never from the location. Raises `InvalidInput`
-        where there is no such environment.
+        where there is no such environment, and where the place holds a project of another name: what is read of it
+        would be named in lineage as of this one. Raises `StorageError` where that cannot be asked.
         """
         production = cls(name, open_store(location, profile=profile), author=author)
+        production._check_name("read or written")
         return production if is_production(environment) else production.in_environment(str(environment))
 
     def in_environment(self, name: str) -> Self:
@@ -123,7 +125,7 @@ class Project:
             return
         if self.placement_authority is not None:
             self.placement_authority.check_write()
-        self._check_name()
+        self._check_name("written")
 
     def check_unmarked(self) -> None:
         """Refuse a place that a migration is leaving, or is not done arriving at. Raises `ProjectMoved`."""
@@ -307,7 +309,7 @@ class Project:
         """
         return publish_run(self, run_id, by or self.author)
 
-    def _check_name(self) -> None:
+    def _check_name(self, untouched: str) -> None:
         """Refuse a place that holds a project of another name, because lineage names its project for ever.
 
         Asked until the name was seen, so that it costs a process one read.
@@ -318,8 +320,8 @@ class Project:
         if known is not None and known != self.name:
             raise InvalidInput(
                 f"{self.store.uri} holds the project {known!r}, but was opened as {self.name!r}. "
-                "Nothing was written. Open it by its own name, choose another location, or rename the project with "
-                "`dagster-versioned rename-project`."
+                f"Nothing was {untouched}. Open it by its own name, choose another location, or rename the project "
+                "with `dagster-versioned rename-project`."
             )
         self._is_named = known is not None
 

@@ -1,6 +1,7 @@
 """Checks in real runs: each passes where it should, fails where it should, and says why."""
 
 import shutil
+from types import SimpleNamespace
 
 import dagster as dg
 import deltalake
@@ -243,7 +244,8 @@ def test_all_that_is_read_is_of_the_heads_that_are_judged(house, one, frames):
     frames["one"] = rows(3)
     house.run(one)
     table = house.project.table("one")
-    checked_heads = CheckedHeads(house.project.table("one"), dg.AssetKey("one"), None, None)
+    context = SimpleNamespace(job_def=dg.Definitions([one]).resolve_implicit_global_asset_job_def())
+    checked_heads = CheckedHeads(house.project.table("one"), dg.AssetKey("one"), None, context)
     (head,) = checked_heads.heads
     before = table.files().adds
     table.write(rows(4))

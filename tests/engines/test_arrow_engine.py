@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.frames import in_memory
 from dagster_versioned.engines.parts import StagedParts, WriteOptions, WriteTuning
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.staging import Staging
@@ -371,3 +372,14 @@ def test_partition_and_compression_reach_the_part(tmp_path):
     assert metadata.metadata[b"dagster_versioned.partition"] == b"p"
     assert metadata.row_group(0).column(0).compression == "SNAPPY"
     assert shas(written) != shas(store_at(tmp_path, pa.table({"a": [1]}), OPTIONS)[0])
+
+
+def test_sparse_columns_of_pandas_are_written_as_what_they_are_of() -> None:
+    sparse = pd.DataFrame(
+        {
+            "n": pd.arrays.SparseArray([0, 0, 1]),
+            "f": pd.arrays.SparseArray([None, 1.5, None]),
+            "b": pd.arrays.SparseArray([True, False, True]),
+        }
+    )
+    assert in_memory(sparse) == in_memory(sparse.sparse.to_dense())

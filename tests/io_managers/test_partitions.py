@@ -117,11 +117,14 @@ def test_an_asset_without_partitions_reads_all_as_one_frame(house):
     assert seen[0]["s"].to_pylist() == ["a", "b", "c"]
 
 
-def test_several_partitions_come_by_key_if_the_input_is_annotated_so(house):
+@pytest.mark.parametrize(
+    "annotation", [dict[str, pd.DataFrame], dict[str, pd.DataFrame | None]], ids=["frames", "perhaps frames"]
+)
+def test_several_partitions_come_by_key_if_the_input_is_annotated_so(house, annotation):
     seen = []
     for key in "cab":
         house.run(daily(), partition_key=key)
-    house.run(daily(), downstream(seen, dict[str, pd.DataFrame]), selection="down")
+    house.run(daily(), downstream(seen, annotation), selection="down")
     assert [(key, frame["s"].tolist()) for key, frame in seen[0].items()] == [("a", ["a"]), ("b", ["b"]), ("c", ["c"])]
 
 

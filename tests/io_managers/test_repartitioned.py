@@ -141,7 +141,7 @@ CANNOT = "sales cannot be read by the partitions of its asset"
 def test_a_table_is_not_read_by_keys_that_mean_something_else(misread):
     house, upstream, key = misread
 
-    @dg.asset(ins={"sales": dg.AssetIn(metadata={"dagster_versioned/allow_missing_partitions": True})})
+    @dg.asset(ins={"sales": dg.AssetIn(metadata={"allow_missing_partitions": True})})
     def report(sales: pa.Table) -> pa.Table:
         raise AssertionError
 

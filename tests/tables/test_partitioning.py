@@ -72,7 +72,7 @@ def test_a_table_of_before_gets_the_record_with_its_next_write(table: VersionedT
     for key in ("2026-10-01", "2026-10-02"):
         table.write(rows, partition=key)
     assert _recorded(table) is None
-    with pytest.raises(InvalidInput, match="the table has '2026-10-02'"):
+    with pytest.raises(InvalidInput, match="and it has '2026-10-02'"):
         table.write(rows, partition="2026-10-01", partitioning=MONTHS)
     table.write(rows, partition="2026-10-03", partitioning=DAYS)
     assert _recorded(table) == DAYS
@@ -181,6 +181,13 @@ def test_parts_of_such_an_hour_are_keys_too_and_no_others_with_an_offset(zone: s
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="no schedule"):
         Partitioning.time_windows(text)
+
+
+@pytest.mark.parametrize("alias", ["@yearly", "@annually", "@YEARLY"])
+def test_schedules_by_their_other_names_are_the_same_windows(alias: str) -> None:
+    years = Partitioning.time_windows("0 0 1 1 *", key_format="%Y")
+    assert Partitioning.time_windows(alias, key_format="%Y") == years
+    assert years.unknown_keys(["2023", "23"]) == ["23"]
 
 
 def test_windows_that_begin_irregularly_need_a_format_and_give_no_key() -> None:

@@ -12,6 +12,7 @@ from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
+from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import Need, TableHeads, find
 from support.stores import contents
@@ -51,7 +52,17 @@ def test_no_verb_that_changes_a_table_goes_through_under_another_name(
     assert contents(project.store) == before
 
 
-def test_rows_are_read_under_any_name(stranger: Project, rows: pa.Table) -> None:
+@pytest.mark.parametrize("environment", [None, "production", "e"])
+def test_a_place_is_not_opened_under_another_name(tmp_path: Path, rows: pa.Table, environment: str | None) -> None:
+    project = Project.open("NYC", str(tmp_path))
+    assert project.table("flights").write(rows).change == "full"
+    create_environment(project, "e")
+    with pytest.raises(InvalidInput, match=r"holds the project 'NYC', but was opened as 'OTHER'.*Nothing was read"):
+        Project.open("OTHER", str(tmp_path), environment=environment)
+    assert Project.open("NYC", str(tmp_path), environment=environment).table("flights").read().equals(rows)
+
+
+def test_who_has_a_place_open_reads_rows_under_any_name(stranger: Project, rows: pa.Table) -> None:
     assert stranger.table("flights").read().equals(rows)
     assert stranger.table("flights").resolve().log_version == 0
 

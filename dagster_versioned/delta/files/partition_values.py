@@ -24,11 +24,11 @@ Value = str | bytes | int | float | bool | Decimal | date | datetime | None
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
-_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|NaN|[+-]?Infinity", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|nan|[+-]?inf(?:inity)?", re.ASCII | re.I)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
-_DATE = re.compile(r"[+-]?\d{4,6}-\d{2}-\d{2}", re.ASCII)
+_DATE = re.compile(r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIMESTAMP = re.compile(
-    rf"({_DATE.pattern})[ T](\d{{2}}:\d{{2}}:\d{{2}})(?:\.(\d{{1,6}})0*)?(?:(Z)|([+-])(\d{{2}}):?(\d{{2}}))?", re.ASCII
+    r"([+-]?[-\d]{8,})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,6})0*)?(?:(Z)|([+-])(\d{2}):?(\d{2}))?", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400_000_000
@@ -107,7 +107,7 @@ def _encode_far(value: int, data_type: str) -> str:
 
 
 def decode(text: str | None, data_type: str) -> Value:
-    """The value of a string in the log: the inverse of `encode`, for every spelling the protocol allows.
+    """The value of a string in the log: the inverse of `encode`, for each spelling that the protocol or a writer has.
 
     ``timestamp`` is read as UTC where it names no zone. Raises `LogCorrupt` for a string that is no value of the type.
     """
@@ -137,7 +137,7 @@ def _decode(text: str, data_type: str) -> Value:
         case "float" | "double":
             return float(text) if _FLOAT.fullmatch(text) else None
         case "date":
-            return _date(_days(text)) if _DATE.fullmatch(text) else None
+            return _date(_days(text))
         case "timestamp" | "timestamp_ntz":
             return _decode_timestamp(text, data_type)
         case _:
@@ -145,6 +145,11 @@ def _decode(text: str, data_type: str) -> Value:
 
 
 def _days(text: str) -> int:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    # Some writers leave out the zeros of months and days, and Spark reads that.
+    text = f"{match[1]}-{match[2]:0>2}-{match[3]:0>2}"
     return int(np.datetime64(text, "D").astype(np.int64))
 
 
