@@ -597,6 +597,9 @@ def test_a_checkpoint_has_the_bytes_of_its_hash(tmp_path: Path) -> None:
     source.store(f"checkpoints/{name}", state)
     assert read_dataset(source.folder).checkpoint == name
     assert verify(source.remote).ok
+    copy = Project.open("P", str(tmp_path / "project")).table("rows")
+    pull(source.remote, copy)
+    assert copy.store.get(f"checkpoints/{name}") == state
     source.store(f"checkpoints/{name}", state[::-1])
     refused_by_both(source.folder, f"checkpoints/{name} has 20 bytes of hash")
 

@@ -122,6 +122,11 @@ BROKEN: dict[str, Broken] = {
         added(new_data=replace(slice_of(10, 12), physical_hash=Multihash(HashAlgorithm.ARROW0_SHA3_256, bytes(32)))),
         "physical hash is of ARROW0_SHA3_256, not SHA3_256",
     ),
+    "hash of a checkpoint of another kind": (
+        root,
+        added(new_checkpoint=Checkpoint(Multihash(HashAlgorithm.ARROW0_SHA3_256, bytes(32)), 10)),
+        "checkpoint's physical hash is of ARROW0_SHA3_256, not SHA3_256",
+    ),
     "column removed": (root, schema_of(), "'id' is gone"),
     "column narrowed": (root, schema_of(id=pa.int32()), "'id' was int64 and would be int32"),
     "column widened": (root, schema_of(id=pa.float64()), "would be double"),

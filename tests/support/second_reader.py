@@ -196,6 +196,8 @@ class Dataset:
         if any(key.count("/") < 1 for key in event.get("extra", {})):
             refuse(f"an extra attribute has no domain: {event['extra']}")
         self.checkpoint = event.get("newCheckpoint", {}).get("physicalHash")
+        if self.checkpoint and not self.checkpoint.startswith("f1620"):
+            refuse(f"the hash of a checkpoint is of another kind: {self.checkpoint}")
         if self.checkpoint and self.with_files:
             self._file("checkpoints", event["newCheckpoint"])
         if "newData" in event:

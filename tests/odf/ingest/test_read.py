@@ -82,6 +82,7 @@ def test_rows(parse, data, step, rows):
         ("x TIMESTAMP", "2020-01-31", datetime(2020, 1, 31, tzinfo=UTC)),
         ("x TIMESTAMP", "2020-01-31 10:00:00", datetime(2020, 1, 31, 10, tzinfo=UTC)),
         ("x TIMESTAMP(3)", "2020-01-31T10:00:00.123+02:00", datetime(2020, 1, 31, 8, 0, 0, 123_000, tzinfo=UTC)),
+        ("x TIMESTAMP(6)", "2020-01-31T10:00:00.123456Z", datetime(2020, 1, 31, 10, 0, 0, 123_456, tzinfo=UTC)),
         ("x DATE", "2020-01-31", date(2020, 1, 31)),
         ("x DECIMAL(5, 2)", "1.5", Decimal("1.50")),
         ("`a b` BOOLEAN", "true", True),
