@@ -3,14 +3,12 @@ Format"), RFC-016."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput
 from dagster_versioned.odf.blocks.arrow_schema import fields_of
-from dagster_versioned.odf.blocks.data_schema import DataField, DataSchema, DataTypeOption, DataTypeString, DataTypeTime
 from dagster_versioned.odf.blocks.data_schema_arrow import to_arrow
 from dagster_versioned.odf.blocks.events import ReadStep
 
@@ -48,13 +46,12 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
             "A source declares its columns twice, as schema and as ddlSchema. Nothing was read. Leave one of them out."
         )
     try:
-        columns = to_arrow(DataSchema(tuple(map(_without_time, step.schema.fields))))
+        columns = to_arrow(step.schema)
     except ChainCorrupt as error:
         raise InvalidInput(f"The schema of a source cannot be used: {error} Nothing was read.") from None
     _require_once(columns)
-    times = {field.name: field.type for field in fields_of(to_arrow(step.schema)) if pa.types.is_time(field.type)}
     return pa.schema(
-        [_text_of(field, str(times[field.name])) if field.name in times else field for field in fields_of(columns)]
+        [_text_of(field, str(field.type)) if pa.types.is_time(field.type) else field for field in fields_of(columns)]
     )
 
 
@@ -95,14 +92,6 @@ def _field(column: str) -> "pa.Field[pa.DataType]":
 
 def _text_of(field: "pa.Field[Any]", what: str) -> "pa.Field[Any]":
     return pa.field(field.name, pa.string(), field.nullable, {TEXT_OF: what.encode()})
-
-
-def _without_time(field: DataField) -> DataField:
-    """The field, as a text where it is a time of day."""
-    kind, text = field.type, DataTypeString()
-    if isinstance(kind, DataTypeOption) and isinstance(kind.inner, DataTypeTime):
-        return replace(field, type=DataTypeOption(text))
-    return replace(field, type=text) if isinstance(kind, DataTypeTime) else field
 
 
 def _type(column: str, match: re.Match[str]) -> pa.DataType:

@@ -171,6 +171,7 @@ def test_columns_of_csv_are_found_by_their_names_as_people_write_them(parse):
         ("1\n", ReadStepCsv(ddl_schema=("id",)), "schema of a source declares 'id'"),
         ("1\n", ReadStepCsv(ddl_schema=("id GEOMETRY",)), "declares 'id GEOMETRY'"),
         ("1,2\n", ReadStepCsv(ddl_schema=("id INT", "id INT")), "the column 'id' twice"),
+        ("1234.5\n", ReadStepCsv(ddl_schema=("x DECIMAL(5, 2)",)), "line 1, column 'x': '1234.5' is no decimal128"),
         ("a\n1-2\n", ReadStepCsv(("a UUID",), header=True), "line 2, column 'a': '1-2' is no uuid"),
         ("a\n25:00\n", ReadStepCsv(("a TIME",), header=True), r"line 2, column 'a': '25:00' is no time64\[us\]"),
         ("a\n09:00:00.5\n", ReadStepCsv(("a TIME(0)",), header=True), r"column 'a': '09:00:00.5' is no time32\[s\]"),
