@@ -1,11 +1,14 @@
 """What is built from a parked version is parked as well, or refused, whoever writes it: no row gets out by a detour."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pyarrow as pa
 import pytest
 
 import dagster_versioned as dv
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.documents import parked_draft
 
 AFTER = {"publish": "after_checks"}
 EVERYTHING = dg.AssetSelection.all()
@@ -219,6 +222,72 @@ def test_what_was_computed_from_the_same_rows_before_is_not_reused_for_a_parked_
     assert calls == [[-999], [1], [-999]]
     assert house.project.table("down").read()["n"].to_pylist() == [1]
     assert not made.publish().published
+
+
+@pytest.mark.parametrize("end", ["dropped", "given up by vacuum"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_is_built_from_a_draft_that_was_given_up_is_not_published_though_its_name_was_current_once(
+    house, monkeypatch, end, is_whole
+):
+    given, passes = [1], [True]
+    keys = dg.StaticPartitionsDefinition(["a"]) if is_whole else None
+    tags = {"dagster/partition": "a"} if is_whole else {}
+
+    @dg.asset(partitions_def=keys)
+    def raw() -> pa.Table:
+        return rows(*given)
+
+    @dg.asset
+    def down(raw: dict[str, pa.Table] if is_whole else pa.Table) -> pa.Table:
+        return raw["a"] if is_whole else raw
+
+    @dg.asset_check(asset=raw, blocking=True)
+    def good():
+        return dg.AssetCheckResult(passed=passes[0])
+
+    everything = dg.AssetSelection.all()
+    repository = dg.Definitions(
+        assets=[raw, down],
+        asset_checks=[good],
+        resources={"io_manager": house.io_manager(**AFTER)},
+        jobs=[
+            dg.define_asset_job("raw_alone", dg.AssetSelection.assets(raw)),
+            dg.define_asset_job("unchecked", everything - dg.AssetSelection.all_asset_checks()),
+        ],
+    ).get_repository_def()
+
+    def run(job, number):
+        given[0] = number
+        repository.get_job(job).execute_in_process(instance=house.instance, tags=tags, raise_on_error=False)
+        return dv.publish_checked(house.project, house.instance, repository)
+
+    assert [len(run("raw_alone", number).published) for number in (1, 2)] == [1, 1]
+    passes[0] = False
+    [(draft, _), (_, why)] = run("unchecked", 1).waiting
+    assert why.startswith(f"it was built from the draft {draft.id[:8]}")
+    if end == "dropped":
+        house.project.drop_parked(draft.id)
+    else:
+        with monkeypatch.context() as late:
+            late.setattr(parked_draft, "KEPT", timedelta(0))
+            house.project.table("raw").vacuum(dry_run=False)
+    report = dv.publish_checked(house.project, house.instance, repository)
+    assert ([str(one.table) for one in report.superseded], report.published) == (["down"], [])
+    assert "was given up before it was published" in report.superseded[0].why
+
+
+def test_vacuum_keeps_the_document_of_a_published_draft_as_long_as_one_waits_that_was_built_from_it(house):
+    made = Builds(house, house.io_manager(), down)
+    raw_draft, down_draft = house.project.parked()
+    house.project.drop_parked(down_draft.id)
+    house.project.publish(made.result.run_id, by="ann")
+    assert [one.standing for one in house.project.parked()] == ["published", "superseded"]
+    house.project.data.put(down_draft.key, down_draft.to_bytes())  # it waits, as before
+    house.project.table("raw").vacuum(min_age=timedelta(seconds=-5), dry_run=False)
+    assert [one.id for one in house.project.parked()] == [raw_draft.id, down_draft.id]
+    assert len(house.project.publish(made.result.run_id, by="ann").published) == 1
+    house.project.table("raw").vacuum(min_age=timedelta(seconds=-5), dry_run=False)
+    assert [one.id for one in house.project.parked()] == [down_draft.id]
 
 
 def test_in_an_environment_too(house):

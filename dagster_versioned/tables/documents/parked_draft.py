@@ -322,8 +322,12 @@ def refuse_parked(
 
 
 def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[ObjectInfo]:
-    """The documents of drafts that nobody needs any more: closed, or never readable, before a moment; or too old."""
+    """The documents of drafts that nobody needs any more: closed, or never readable, before a moment; or too old.
+
+    One that is closed is needed as long as a draft waits that was built from it.
+    """
     found: list[ObjectInfo] = []
+    upon = {one for draft in read_drafts(data)[0] if draft.is_living for one in draft.upon}
     for info in draft_keys(data, table):
         try:
             draft = ParkedDraft.from_bytes(data.get(info.key), info.key)
@@ -333,7 +337,7 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
             since = info.modified
         else:
             since = datetime.fromisoformat(draft.closed_at) if draft.closed_at else None
-            if since is None and not draft.is_old:
+            if draft.id in upon if draft.closed_at else not draft.is_old:
                 continue
         if since is None or since < before:
             found.append(info)

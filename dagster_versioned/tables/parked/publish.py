@@ -113,20 +113,20 @@ def _publish(
 
 def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
     """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
-    parents = {parent for version in draft.versions for parent in version.entry.identity.parents}
-    own = [parent for parent in parents if parent.source == project.name]
-    drafts = [one for one in read_drafts(project.data)[0] if one.id in draft.upon] if own and draft.upon else []
-    for parent in own:
-        of = [one for one in drafts if one.table == parent.table]
-        # Before the log: a draft may have the name of a version that was current once.
-        if (above := next((one for one in of if one.is_living), None)) is not None:
-            because = f" ({above.why})" if above.why else ""
-            return f"it was built from the draft {above.id[:8]} of {above}, which is not published{because}"
-        is_closed = any(
-            one.standing == "superseded" and parent.version in {version.entry.metadata_sha for version in one.versions}
-            for one in of
-        )
-        if is_closed or not is_committed(project, parent):
+    above = {one.id: one for one in read_drafts(project.data)[0] if one.id in draft.upon} if draft.upon else {}
+    # Before the log: a draft may have the name of a version that was current once.
+    for name in draft.upon:
+        if name not in above or above[name].standing == "superseded":
+            raise Superseded(
+                f"It was built from the draft {name[:8]}, which was given up before it was published. The table is "
+                "as it was; the draft will not be published. Run its step again."
+            )
+    for one in above.values():
+        if one.is_living:
+            because = f" ({one.why})" if one.why else ""
+            return f"it was built from the draft {one.id[:8]} of {one}, which is not published{because}"
+    for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
+        if parent.source == project.name and not is_committed(project, parent):
             raise Superseded(
                 f"It was built from version {parent.version[:8]} of {parent.table}, which was parked and never became "
                 "current as it was. The table is as it was; the draft will not be published. Run its step again."
