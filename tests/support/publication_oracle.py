@@ -117,7 +117,8 @@ class Oracle:
             if table in ADDS:
                 seen[None] = self.added(table, draft.versions[None]), draft
             elif self.fits(draft):
-                seen.update({key: (version, draft) for key, version in draft.versions.items()})
+                news = draft.versions.items() - self.heads[table].items()  # what is current by now is read as that
+                seen.update({key: (version, draft) for key, version in news})
         return seen
 
     def added(self, table, batch):
