@@ -597,7 +597,7 @@ def test_files_are_sent_to_no_address_of_this_network_for_a_server_elsewhere(
 ):
     (tmp_path / "empty").mkdir()
     outside_is_public(monkeypatch)
-    resolving(monkeypatch, other=lambda n: [OUTSIDE if n == 1 else INSIDE])
+    resolving(monkeypatch, other=lambda n: [OUTSIDE if n % 2 else INSIDE])  # as it is looked up, and connected to
     asked: list[str] = []
     with (
         answering(lambda request: asked.append(request.path), INSIDE) as inside,

@@ -42,6 +42,9 @@ class Request(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_PUT(self) -> None:
+        self.do_GET()
+
     def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
         """Send an answer; ``_`` in the names of headers stands for ``-``."""
         self.send_response(status)
