@@ -84,6 +84,7 @@ def test_what_properties_need(old: Protocol, properties: dict[str, str], needed:
         (metadata(CURRENT_DEFAULT="1"), "allowColumnDefaults"),
         (metadata(delta__typeChanges=[], comment="x"), "typeWidening"),
         (StructType([StructField("m", MapType("timestamp_ntz", "long"))]), "timestampNtz"),
+        (StructType([StructField("l", ArrayType("timestamp_ntz"))]), "timestampNtz"),
     ],
 )
 def test_what_schemas_need(schema: StructType, features: str) -> None:

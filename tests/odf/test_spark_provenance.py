@@ -57,6 +57,8 @@ def test_of_a_group(spark):
     assert columns["event_time"][0] == [("flights", "event_time")]
     assert columns["n"] == ([], "count(1)")
     assert "group by flights.carrier" in found.steps
+    text = "SELECT max(event_time) AS event_time, count(*) AS n FROM flights"
+    assert origin(spark, text, (at(2), 2), "n BIGINT").rows == (("flights", 0), ("flights", 1))
 
 
 @pytest.mark.slow
