@@ -24,6 +24,7 @@ from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSIO
 from dagster._core.definitions.data_version import INPUT_DATA_VERSION_TAG_PREFIX as INPUT_DATA_VERSION_PREFIX
 from dagster._core.definitions.data_version import INPUT_EVENT_POINTER_TAG_PREFIX as INPUT_EVENT_PREFIX
 from dagster._core.definitions.events import AssetKeyPartitionKey
+from dagster._core.definitions.input import InputDefinition
 from dagster._core.definitions.partitions.context import partition_loading_context  # public from 1.12 on
 from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
 from dagster._core.events import EngineEventData
@@ -73,6 +74,7 @@ __all__ = [
     "CoercibleToAssetSelection",
     "EngineEventData",
     "GrpcServerCodeLocationOrigin",
+    "InputDefinition",
     "RequiredNeighborsAssetSelection",
     "StepEventStatus",
     "StepExecutionContext",

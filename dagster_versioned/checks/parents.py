@@ -100,7 +100,9 @@ def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
         project = places.project_for(key, checked.asset_key, own)
         table = project.table(key.path)
         if table.exists() and table.state.history.asset_key == tuple(key.path):
-            pin = checked.pins.get(str(table.name)) if project is own else places.pin(key, table.name)
+            pin = (
+                checked.pins.get(str(table.name)) if project is own else places.pin(key, table.name, checked.asset_key)
+            )
             version = pin or plain(loaded.get(key), VERSION_KEY)
             yield _Upstream(
                 key,

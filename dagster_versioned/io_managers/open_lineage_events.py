@@ -115,7 +115,7 @@ def _places(output: ReportedOutput) -> dict[tuple[str, str], Dataset]:
     places = Places(graph)
     found: dict[tuple[str, str], Dataset] = {}
     for key in graph.get(output.asset_key).parent_keys:
-        place = places.of(key)
+        place = places.of(key, output.asset_key)
         if place is not None:
             project = place.project
             uri = project.uri if isinstance(project, ExternalTable) else project.table(place.table).store.uri

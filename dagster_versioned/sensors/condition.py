@@ -121,7 +121,7 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
     return watch, looks[options]
 
 
-def _untried(cell: Cell, finding: StaleCell) -> str | None:
+def _untried(cell: Cell, finding: StaleCell) -> Decision | None:
     """Runs that Dagster's conditions ask for do not say for which state they were."""
     return None
 

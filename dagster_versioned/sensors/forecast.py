@@ -195,14 +195,17 @@ class _Ahead(Watch):
         ended = RunsTried()
         ended.begin(oldest(self._all))
 
-        def tried(cell: Cell, finding: StaleCell) -> str | None:
+        def tried(cell: Cell, finding: StaleCell) -> Decision | None:
             return ended.tried(instance, cell[0], finding.state)
 
         decisions = self.decide(runs, tried, checks)
         for one in self._requesters:
             self._in_view = dict(self._seen_by(one))
             decided = self.decide(runs, tried, checks if one.wait_for_checks else None)
-            self._ready |= {cell for cell, decision in decided.items() if decision.standing == "ready"}
+            own = {self.units[number].name for number in one.units}
+            self._ready |= {
+                cell for cell, decision in decided.items() if decision.standing == "ready" and cell[0] in own
+            }
         self._in_view = self._all
         return [self._of_unit(number, decisions) for number in range(len(self.units))]
 
@@ -241,7 +244,12 @@ class _Ahead(Watch):
         return self._found(number, None, on, on_code_version)
 
     def _seen_by(self, one: _Requester) -> Iterator[tuple[Cell, StaleCell]]:
-        for number in sorted(one.units):
+        numbers = set(one.units)
+        for number in reversed(range(len(self.units))):
+            if number in numbers:  # as are those that make the values which it is built from
+                values = [value.upstream for member in self.units[number].members for value in member.values]
+                numbers |= {self._unit_of[key] for key in values if key in self._unit_of}
+        for number in sorted(numbers):
             for cell, finding in self._by(number, one.on, one.on_code_version).items():
                 yield (self.units[number].name, cell), finding
 
@@ -295,7 +303,7 @@ class _Ahead(Watch):
                 finding = self._all[unit.name, cell]
                 if cell in lacking:
                     stands[cell] = _stand(finding, replace(decided[cell], because=lacking[cell]))
-                elif decided[cell].standing in ("absent", "tried", "unchecked"):
+                elif decided[cell].standing in ("absent", "tried", "made", "behind", "unchecked"):
                     stands[cell] = _stand(finding, Decision("waiting", name))
                     moved.add(cell)
             moving |= moved
@@ -308,7 +316,7 @@ class _Ahead(Watch):
         found: dict[str | None, str] = {}
         for member in self.units[number].members:
             for edge in member.edges:
-                above = moving.get(self._unit_of.get(edge.upstream, -1))
+                above = None if edge.is_elsewhere else moving.get(self._unit_of.get(edge.upstream, -1))
                 if above and edge.pinned is None and not edge.is_own:
                     touched = self._touched(member, edge, {cell for cell in above if cell is not None})
                     for cell in cells if touched is None else cells & touched:
@@ -326,7 +334,7 @@ class _Ahead(Watch):
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
         need = super()._need(edge, member, cell)
-        made = self._made.get(self._unit_of.get(edge.upstream, -1))
+        made = None if edge.is_elsewhere else self._made.get(self._unit_of.get(edge.upstream, -1))
         if need is None or not made:
             return need
         return None if need.keys is None else replace(need, lacking=[key for key in need.lacking if key not in made])
@@ -345,8 +353,10 @@ def _stand(finding: StaleCell, decision: Decision) -> _Stand:
             what, kept = "waits", f"{because} is under way"
         case "absent":
             what, kept = "blocked", f"no version of {because}"
-        case "tried":
+        case "tried" | "made":
             what, kept = "blocked", f"{because}, was for just this"
+        case "behind":
+            what, kept = "blocked", f"reads a value that is not current, {because}"
         case "unchecked" | "held" | "unreadable":
             what, kept = "blocked", because
     return _Stand(what, f"{own}; {kept}" if own else kept)

@@ -1,6 +1,6 @@
 """The part of Dagster's asset graph that a sensor watches: which tables, built from which, by which partitions."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,11 +12,15 @@ from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.staleness import Missing
 
 SOURCE_KEY = "dagster_versioned/source"
 """Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""
+
+
+SHOWN = 5
 
 
 class Partitions:
@@ -55,48 +59,63 @@ class _Definitions:
 
 
 @dataclass(frozen=True, eq=False)
-class Edge:
-    """One upstream of an asset: where it is, how partitions map, what a missing one means, what it is pinned to.
-
-    ``is_optional``: an external asset that is not loaded, and that nobody declared as a versioned table; it
-    counts once it is one. ``checks`` are the upstream's blocking ones.
-    """
+class Dependency:
+    """One upstream of an asset, and how partitions map."""
 
     upstream: dg.AssetKey
-    place: Place
     partitions: Partitions | None
     mapping: dg.PartitionMapping
+
+
+@dataclass(frozen=True, eq=False)
+class Edge(Dependency):
+    """An upstream that is a table: where it is, what a missing partition means, what it is pinned to.
+
+    ``is_optional``: an external asset that is not loaded, and that nobody declared as a versioned table; it
+    counts once it is one. ``is_elsewhere``: it is loaded by another IO manager than it is stored by, from another
+    project, where what happens to it here does not matter. ``checks`` are the upstream's blocking ones.
+    """
+
+    place: Place
     missing: Missing
     pinned: str | None
     is_optional: bool
     is_own: bool
+    is_elsewhere: bool
     checks: tuple[dg.AssetCheckKey, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One asset of a unit."""
+    """One asset of a unit.
+
+    ``values`` are upstreams that are no tables (another IO manager has them): which of them a version was built from,
+    no head says, so that it has to be built after the run that makes them.
+    """
 
     key: dg.AssetKey
     place: Place
     partitions: Partitions | None
     code_version: str | None
     edges: tuple[Edge, ...]
+    values: tuple[Dependency, ...]
     is_feature: bool
     is_history: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Assets that only run together: one, or all outputs of a multi-asset that cannot be subset.
+    """Assets that run together: one, or all outputs of a multi-asset that cannot be subset, or one with its values.
 
-    ``keys`` are all that run, ``members`` those that are versioned tables.
+    ``keys`` are all that run, ``members`` those that are versioned tables. What is no target is judged, since targets
+    read values that it makes, and not requested.
     """
 
     keys: tuple[dg.AssetKey, ...]
     members: tuple[Member, ...]
     partitions: Partitions | None
     is_single_run: bool
+    is_target: bool
 
     @property
     def name(self) -> str:
@@ -130,19 +149,97 @@ def all_units_of(
     ``instance`` is as for `Places`.
     """
     places, definitions = Places(graph, instance), _Definitions()
-    wanted = [key for key in graph.toposorted_asset_keys if key in targets]
+    wanted = _with_makers_of_values(graph, places, targets)
     units: dict[tuple[dg.AssetKey, ...], Unit] = {}
-    for key in wanted:
+    for key in (one for one in graph.toposorted_asset_keys if one in wanted):
         node = graph.get(key)
-        keys = tuple(sorted(node.execution_set_asset_keys | {key}))
+        keys = tuple(sorted({key, *node.execution_set_asset_keys, *_values_beside(graph, places, targets, node)}))
         if not node.is_materializable or keys in units:
             continue
         members = [member for one in keys if (member := _member(graph, places, definitions, one, keys)) is not None]
         if members:
             policy = node.backfill_policy
             single = policy is not None and policy.max_partitions_per_run is None
-            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single)
+            is_target = any(one in targets for one in keys)
+            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single, is_target)
     return list(units.values())
+
+
+def _with_makers_of_values(graph: AssetGraph, places: Places, targets: Collection[dg.AssetKey]) -> set[dg.AssetKey]:
+    """The targets, and what makes values that they are built from, or that these makers are built from."""
+    wanted = set(targets)
+    for key in reversed(graph.toposorted_asset_keys):
+        if key in wanted:
+            for value in _values(graph, places, graph.get(key)):
+                wanted |= graph.get(value).execution_set_asset_keys
+    return wanted
+
+
+def left_out(graph: AssetGraph, targets: Collection[dg.AssetKey], units: Iterable[Unit]) -> list[str]:
+    """The targets that depend on something and that no unit runs, each with the reason."""
+    run, places = {key for unit in units for key in unit.keys}, Places(graph)
+    return _left_out(graph, set(targets) - run, places, lambda key: places.resource(key) is not None)
+
+
+def _left_out(
+    graph: AssetGraph, targets: Collection[dg.AssetKey], places: Places, is_table: Callable[[dg.AssetKey], bool]
+) -> list[str]:
+    nodes = [node for key in sorted(targets) if (node := graph.get(key)).is_materializable and node.parent_keys]
+    return [
+        f"{node.key.to_user_string()} "
+        f"({'it depends on no versioned table' if is_table(node.key) else places.why_none(node.key)})"
+        for node in nodes
+    ]
+
+
+def require_something_to_watch(sensor: str, graph: AssetGraph, targets: Collection[dg.AssetKey]) -> None:
+    """Raise `InvalidInput` where a sensor has nothing to compare, as far as that is known before anything is opened."""
+    places = Places(graph)
+    nodes = [node for key in targets if (node := graph.get(key)).is_materializable and places.may_be_table(key)]
+    if not any(
+        FEATURE_KEY in node.metadata
+        or any(not places.is_defined(key) or places.may_be_table(key, node.key) for key in node.parent_keys)
+        for node in nodes
+    ):
+        raise nothing_to_watch(sensor, _left_out(graph, targets, places, places.may_be_table))
+
+
+def nothing_to_watch(sensor: str, why: Sequence[str]) -> InvalidInput:
+    """The error of a sensor that has nothing to compare."""
+    those = f" Left out: {some(why)}." if why else ""
+    return InvalidInput(
+        f"The sensor {sensor} watches nothing: of its target, no asset is a versioned table with an upstream that is "
+        f"one.{those} Nothing was requested. Its target needs assets with a VersionedParquetIOManager that depend on "
+        "others."
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+
+
+def _values(graph: AssetGraph, places: Places, node: AssetNode) -> list[dg.AssetKey]:
+    """The upstreams of an asset that runs make and that are no tables."""
+    made = (key for key in node.parent_keys if graph.get(key).is_materializable)
+    return sorted(key for key in made if places.resource(key, node.key) is None)
+
+
+def _values_beside(
+    graph: AssetGraph, places: Places, targets: Collection[dg.AssetKey], node: AssetNode
+) -> Iterator[dg.AssetKey]:
+    """The values that run with a table though they need not: targets of the same step, each with the first table that
+    is built from all that it is built from, and so becomes stale when it does."""
+    if not node.is_materializable or places.resource(node.key) is None:
+        return
+    step = [graph.get(key) for key in sorted(node.assets_def.keys) if key in targets]
+    tables = [one for one in step if places.resource(one.key) is not None]
+    for value in (one for one in step if one not in tables):
+        outside = value.parent_keys - node.assets_def.keys
+        first = next((one for one in tables if outside and outside <= one.parent_keys), None)
+        if first is node:
+            yield value.key
 
 
 def _member(
@@ -153,12 +250,18 @@ def _member(
         return None
     node = graph.get(key)
     edges = tuple(_edges(graph, places, definitions, node, place, unit))
+    values = tuple(
+        Dependency(one, definitions.of(graph.get(one).partitions_def), graph.get_partition_mapping(key, one))
+        for one in _values(graph, places, node)
+        if one not in unit
+    )
     return Member(
         key,
         place,
         definitions.of(node.partitions_def),
         node.code_version,
         edges,
+        values,
         FEATURE_KEY in node.metadata,
         _is_history(node),
     )
@@ -174,16 +277,17 @@ def _edges(
 ) -> Iterator[Edge]:
     loaded = metadata_by_upstream(node)
     for upstream in sorted(node.parent_keys):
-        place = places.of(upstream) or places.beside(own, upstream)
+        place = places.of(upstream, node.key) or places.beside(own, upstream)
         if place is None:
             continue
         above = graph.get(upstream)
+        is_elsewhere = above.is_materializable and places.of(upstream) != place
         metadata = loaded.get(upstream)
         if metadata is None:
             missing: Missing = "unread"
         else:
             missing = "allowed" if plain(metadata, ALLOW_MISSING_KEY) else "fails"
-        pinned = places.pin(upstream, place.table) or plain(metadata, VERSION_KEY)
+        pinned = places.pin(upstream, place.table, node.key) or plain(metadata, VERSION_KEY)
         yield Edge(
             upstream=upstream,
             place=place,
@@ -192,8 +296,11 @@ def _edges(
             missing=missing,
             pinned=None if pinned is None or missing == "unread" else str(pinned),
             is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
-            is_own=upstream in unit and upstream != node.key,
-            checks=tuple(sorted(check for check in above.check_keys if graph.get(check).blocking)),
+            is_own=upstream in unit and upstream != node.key and not is_elsewhere,
+            is_elsewhere=is_elsewhere,
+            checks=()
+            if is_elsewhere
+            else tuple(sorted(check for check in above.check_keys if graph.get(check).blocking)),
         )
 
 

@@ -5,6 +5,7 @@ Pure, as `find` is, whose findings it takes: heads change rarely, and what runs 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from dagster_versioned.tables.staleness import StaleCell, cell_text
@@ -12,10 +13,13 @@ from dagster_versioned.tables.staleness import StaleCell, cell_text
 Cell = tuple[str, str | None]
 """A unit (assets that run together) or an upstream by name, and a partition of it."""
 
-Standing = Literal["ready", "waiting", "running", "tried", "unchecked", "absent", "held", "unreadable"]
+Standing = Literal[
+    "ready", "waiting", "running", "tried", "made", "behind", "unchecked", "absent", "held", "unreadable"
+]
 """What becomes of a stale cell now: it runs; it waits for an upstream; a run of it, or its promotion, is under way, or
-a draft of it is judged; a run for this very state has ended, so that something must change first; a blocking check has
-not passed for a version that it would read; an upstream does not exist; it is held; it cannot be read."""
+a draft of it is judged; a run for this very state has failed, or was successful and left it as it is, so that something
+must change first; a value that it reads is not current and is not about to be; a blocking check has not passed for a
+version that it would read; an upstream does not exist; it is held; it cannot be read."""
 
 ABOUT_TO_CHANGE: frozenset[Standing] = frozenset({"ready", "waiting", "running"})
 
@@ -32,40 +36,40 @@ def plan(
     findings: Iterable[tuple[Cell, StaleCell]],
     upstreams: Callable[[Cell], Iterable[Cell]],
     running: Callable[[Cell], str | None],
-    tried: Callable[[Cell, StaleCell], str | None],
+    tried: Callable[[Cell, StaleCell], Decision | None],
     unchecked: Callable[[Cell], str | None] = lambda _: None,
+    values: Callable[[Cell], Iterable[Cell]] = lambda _: (),
 ) -> dict[Cell, Decision]:
     """What becomes of each stale cell.
 
     ``findings`` come upstream first. A cell waits for its direct upstreams alone: were it to wait for all that is
     above it, a source that changes faster than a long chain runs would keep the end of the chain from ever running.
-    What nobody is going to run (it is held, was tried, or waits for a check) is not waited for. ``running`` says which
+    What nobody is going to run (it is held, was tried, or waits for a check) is not waited for, unless it makes
+    ``values``: what is built from an old one is not found stale later on. ``running`` says which
     run, draft or promotion, ``tried`` which run, ``unchecked`` which check.
     """
     decisions: dict[Cell, Decision] = {}
-    busy: dict[Cell, str | None] = {}
-
-    def run_of(cell: Cell) -> str | None:
-        if cell not in busy:
-            busy[cell] = running(cell)
-        return busy[cell]
+    run_of = cache(running)
 
     def is_about_to_change(cell: Cell) -> bool:
-        if cell in decisions and decisions[cell].standing in ABOUT_TO_CHANGE:
-            return True
-        return run_of(cell) is not None
+        return (cell in decisions and decisions[cell].standing in ABOUT_TO_CHANGE) or run_of(cell) is not None
+
+    def is_left_old(cell: Cell) -> bool:
+        return cell in decisions and decisions[cell].standing != "made"
+
+    def hindrance(cell: Cell, finding: StaleCell) -> Decision | None:
+        above = next((one for one in upstreams(cell) if one != cell and is_about_to_change(one)), None)
+        if above is not None:
+            return Decision("waiting", cell_text(*above))
+        if (value := next(filter(is_left_old, values(cell)), None)) is not None:
+            return Decision("behind", f"{cell_text(*value)}: {decisions[value].because}")
+        if (ended := tried(cell, finding)) is not None:
+            return ended
+        why = unchecked(cell)
+        return None if why is None else Decision("unchecked", why)
 
     for cell, finding in findings:
-        decision = _hindrance(finding, run_of(cell))
-        if decision is None:
-            above = next((one for one in upstreams(cell) if one != cell and is_about_to_change(one)), None)
-            if above is not None:
-                decision = Decision("waiting", cell_text(*above))
-            elif (run := tried(cell, finding)) is not None:
-                decision = Decision("tried", run)
-            elif (why := unchecked(cell)) is not None:
-                decision = Decision("unchecked", why)
-        decisions[cell] = decision or Decision("ready")
+        decisions[cell] = _hindrance(finding, run_of(cell)) or hindrance(cell, finding) or Decision("ready")
     return decisions
 
 

@@ -14,6 +14,7 @@ from dagster_versioned.dagster_internals import (
     PARTITION_NAME_TAG,
     WILL_RETRY_TAG,
 )
+from dagster_versioned.sensors.plan import Decision
 
 TARGET_TAG = "dagster_versioned/target"
 """Run tag: what a sensor requested, as the UI spells asset keys."""
@@ -99,7 +100,7 @@ class RunsTried:
         self._known = {target: self._known.get(target, {}) for target in since}
         self._read = {target: self._read[target] for target in since if target in self._read}
 
-    def tried(self, instance: dg.DagsterInstance, target: str, state: str) -> str | None:
+    def tried(self, instance: dg.DagsterInstance, target: str, state: str) -> Decision | None:
         """The run that was requested for a state of a target, and how it ended, if it did and is not retried."""
         tag = state[:STATE_CHARACTERS]
         # After a failure another run for the state may have been requested, and have ended too.
@@ -108,7 +109,10 @@ class RunsTried:
             self._asked.add(target)
             self._ask(instance, target)
         ended = list(self._known[target].get(tag, {}).values())
-        return f"run {ended[-1].run_id[:8]}, {ended[-1].status.value.lower()}" if ended else None
+        if not ended:
+            return None
+        standing = "tried" if self.failures(target, state) else "made"
+        return Decision(standing, f"run {ended[-1].run_id[:8]}, {ended[-1].status.value.lower()}")
 
     def failures(self, target: str, state: str) -> int:
         """How many runs for a state were requested, retries not counted; 0 if any of them, or a retry, succeeded."""

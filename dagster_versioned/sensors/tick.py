@@ -17,7 +17,7 @@ from dagster_versioned.dagster_internals import (
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
-from dagster_versioned.sensors.graph import Unit, units_of
+from dagster_versioned.sensors.graph import Unit, left_out, nothing_to_watch, some, units_of
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
     STATE_CHARACTERS,
@@ -32,13 +32,14 @@ from dagster_versioned.tables.staleness import StaleCell
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
-SHOWN = 5
 
 _SAYS: Mapping[Standing, str] = {
     "ready": "left for the next tick",
     "waiting": "waiting for an upstream that is about to change",
     "running": "being built by a run in progress, parked, or promoted",
     "tried": "built from older versions; a run for just this state has ended, and the next change requests another",
+    "made": "left as they were by a run for just this state that succeeded",
+    "behind": "waiting for a value that is not current, and that no table's version names",
     "unchecked": "waiting for a blocking check of what it would read",
     "absent": "waiting for an upstream that has no version",
     "held": "held",
@@ -72,6 +73,7 @@ class Trigger:
         self._run_tags = run_tags
         self._repository: dg.RepositoryDefinition | None = None
         self._watch: Watch | None = None
+        self._left_out: list[str] = []
         self._tried = RunsTried()
         self._lock = threading.Lock()  # a tick that ran into its time limit may still be going on
 
@@ -84,44 +86,48 @@ class Trigger:
             )
         with self._lock:
             watch = self._watching(repository)
-            if not watch.units:
-                raise InvalidInput(
-                    f"The sensor {self._name} watches nothing: of its target, no asset is a versioned table "
-                    "with an upstream. Nothing was requested. Its assets need a VersionedParquetIOManager that is a "
-                    "resource itself, not made by a function."
-                )
+            if not any(unit.is_target for unit in watch.units):
+                raise nothing_to_watch(self._name, self._left_out)
             runs = RunsInProgress(context.instance, repository)  # before the heads, see there
             seen = watch.look(context.instance, _settled(context.cursor))
             if watch.is_settled:
                 cursor = orjson.dumps({"settled": seen.digest} if seen.digest else {}).decode()
                 return dg.SensorResult(
-                    skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
+                    skip_reason=f"{self._checked(seen)} All are built from current versions.", cursor=cursor
                 )
             findings = dict(watch.findings())
             self._tried.begin(oldest(findings))
 
-            def tried(cell: Cell, finding: StaleCell) -> str | None:
-                run = self._tried.tried(context.instance, cell[0], finding.state)
-                failures = self._tried.failures(cell[0], finding.state)
-                if run is None or not failures:
-                    return run
-                return None if failures <= self._max_reruns else f"{run}: re-execute it, or see max_reruns"
+            def tried(cell: Cell, finding: StaleCell) -> Decision | None:
+                ended = self._tried.tried(context.instance, cell[0], finding.state)
+                if ended is None or ended.standing == "made":
+                    return ended
+                is_rerun = self._tried.failures(cell[0], finding.state) <= self._max_reruns
+                return None if is_rerun else Decision("tried", f"{ended.because}: re-execute it, or see max_reruns")
 
-            decisions = watch.decide(runs, tried, self._checks)
+            decided = watch.decide(runs, tried, self._checks)
+            decisions = {cell: one for cell, one in decided.items() if watch.unit(cell[0]).is_target}
             requests = [
                 one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]
         if requests:
-            context.log.info(_checked(seen))
+            context.log.info(self._checked(seen))
             for request in requests:
                 context.log.info(f"Requested {_covered(request)}, because of {request.tags[WHY_TAG]}.")
             return dg.SensorResult(run_requests=requests, cursor="{}")
-        return dg.SensorResult(skip_reason=f"{_checked(seen)} {_summary(decisions)}", cursor="{}")
+        summary = _summary(decisions) or "All are built from current versions."
+        return dg.SensorResult(skip_reason=f"{self._checked(seen)} {summary}", cursor="{}")
+
+    def _checked(self, seen: Seen) -> str:
+        others = f" Left out: {some(self._left_out)}." if self._left_out else ""
+        return _checked(seen) + others
 
     def _watching(self, repository: dg.RepositoryDefinition) -> Watch:
         if self._watch is None or self._repository is not repository:
             graph = repository.asset_graph
-            units = units_of(graph, self._selection.resolve(graph))
+            targets = self._selection.resolve(graph)
+            units = units_of(graph, targets)
+            self._left_out = left_out(graph, targets, units)
             self._watch = Watch(units, self._on, on_code_version=self._on_code_version, scope=self._scope)
             self._repository = repository
         return self._watch
@@ -200,7 +206,7 @@ def _checked(seen: Seen) -> str:
     if seen.left:
         text += f" {seen.left} were not current when the environment began, and are left (scope)."
     if seen.pending:
-        text += f" A commit is under way on {_some(seen.pending)}."
+        text += f" A commit is under way on {some(seen.pending)}."
     for problem in seen.problems:
         text += f" {problem}"
     return text
@@ -224,10 +230,5 @@ def _summary(decisions: Mapping[Cell, Decision]) -> str:
             for (name, partition), decision in decisions.items()
             if decision.standing == standing
         ]
-        parts.append(f"{count} {_SAYS[standing]}: {_some(those)}.")
+        parts.append(f"{count} {_SAYS[standing]}: {some(those)}.")
     return " ".join(parts)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import dagster as dg
 
 from dagster_versioned.dagster_internals import (
+    AssetGraph,
     BaseAssetGraph,
     CoercibleToAssetSelection,
     RequiredNeighborsAssetSelection,
@@ -46,15 +47,15 @@ def build_version_sensor(
     once its upstreams have one. For the same state no run is requested twice; a run that failed is retried as
     ``dagster/max_retries`` in ``run_tags`` says, and requested again once something changes, or with ``max_reruns``.
 
-    ``target``: the assets to keep current; those that are not versioned tables are left out. ``on``: what of an
-    upstream counts, ``"data_sha"`` being its data alone. ``on_code_version``: whether a target whose asset states
-    another code version than its head is stale. ``wait_for_checks``: whether a version is handed on only once every
-    blocking check of its asset that the definitions hold has passed for it (a failure with severity WARN counts as
-    passed). ``scope``: in an environment, ``"changed"`` requests what is not current because of it, ``"all"`` also what
-    was not when it began. ``max_runs_per_tick``: the rest follows on later ticks. ``max_reruns``: how often a state is
-    requested again whose runs all failed or were cancelled; Dagster's retries of a run do not count. Partitions that
-    lie side by side are one run where the asset's backfill policy is single-run, unless a partition is built from
-    another one of the same asset; else each is a run.
+    ``target``: the assets to keep current; those that are not versioned tables are left out, by name. Where that is all
+    of them, definitions do not load. ``on``: what of an upstream counts, ``"data_sha"`` being its data alone.
+    ``on_code_version``: whether a target whose asset states another code version than its head is stale.
+    ``wait_for_checks``: whether a version is handed on only once every blocking check of its asset that the definitions
+    hold has passed for it (a failure with severity WARN counts as passed). ``scope``: in an environment, ``"changed"``
+    requests what is not current because of it, ``"all"`` also what was not when it began. ``max_runs_per_tick``: the
+    rest follows on later ticks. ``max_reruns``: how often a state is requested again whose runs all failed or were
+    cancelled; Dagster's retries of a run do not count. Partitions that lie side by side are one run where the asset's
+    backfill policy is single-run, unless a partition is built from another one of the same asset; else each is a run.
 
     Inputs that are pinned (in `AssetIn` metadata, or in the configuration of the IO manager) are current as they are. A
     version pinned by a run alone lasts until the next tick: hold the head to keep it.
@@ -83,7 +84,7 @@ def build_version_sensor(
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=tick,
-        asset_selection=_WithNeighbors(child=selection),
+        asset_selection=_target(name, selection),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         metadata={ON_KEY: on, CODE_KEY: on_code_version, CHECKS_KEY: wait_for_checks},
@@ -91,12 +92,29 @@ def build_version_sensor(
     )
 
 
+def _target(name: str, selection: dg.AssetSelection) -> dg.AssetSelection:
+    class Target(_WithNeighbors):
+        sensor = name
+
+    return Target(child=selection)
+
+
 class _WithNeighbors(RequiredNeighborsAssetSelection):
-    """A selection and what only runs together with it; the UI, which shows a stored selection, gets a legible one."""
+    """A selection and what only runs together with it; the UI, which shows a stored selection, gets a legible one.
+
+    Dagster asks for that one whenever it loads definitions, with all of them in view: where the sensor has nothing to
+    watch, loading fails.
+    """
+
+    sensor = ""
 
     def to_serializable_asset_selection(self, asset_graph: BaseAssetGraph[Any]) -> dg.AssetSelection:
-        """The selection as it was given, where it is complete, else its keys."""
+        """The selection as it was given, where it is complete, else its keys. Raises `InvalidInput`."""
+        from dagster_versioned.sensors.graph import require_something_to_watch
+
         keys = self.resolve(asset_graph)
+        if isinstance(asset_graph, AssetGraph):
+            require_something_to_watch(self.sensor, asset_graph, keys)
         if self.child.resolve(asset_graph) == keys:
             return self.child.to_serializable_asset_selection(asset_graph)
         return dg.AssetSelection.assets(*sorted(keys))

@@ -22,7 +22,7 @@ from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, pa
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
-from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
+from dagster_versioned.sensors.graph import Dependency, Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
@@ -91,8 +91,9 @@ class Watch:
         self._links: dict[tuple[str, Partitions, Partitions | None], Links] = {}
         self._as_read: dict[tuple[int, TableName, Partitions], tuple[TableHeads, TableHeads]] = {}
         self._names = {unit.name: unit for unit in units}
-        edges = [edge for unit in units for member in unit.members for edge in member.edges]
-        self._above = {edge.upstream.to_user_string(): edge for edge in edges}
+        members = [member for unit in units for member in unit.members]
+        above = [one for member in members for one in (*member.values, *member.edges)]
+        self._above: dict[str, Dependency] = {one.upstream.to_user_string(): one for one in above}
         self._unit_of = {key: number for number, unit in enumerate(units) for key in unit.keys}
         self._readers: dict[tuple[int, str], list[tuple[int, Member, Edge | None]]] = {}
         for number, unit in enumerate(units):
@@ -108,7 +109,7 @@ class Watch:
         self._drafts: dict[int, list[ParkedDraft]] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
-        self._is_described = all(is_known(edge.mapping) for edge in edges)
+        self._is_described = all(is_known(one.mapping) for one in above)
         self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version, scope])
 
     def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
@@ -156,7 +157,8 @@ class Watch:
 
     def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> Seen:
         left = sum(map(len, self._left.values()))
-        return Seen(len(self.units), sum(map(len, self._tables.values())), reads, tuple(pending), digest, left)
+        targets = sum(unit.is_target for unit in self.units)
+        return Seen(targets, sum(map(len, self._tables.values())), reads, tuple(pending), digest, left)
 
     @property
     def is_settled(self) -> bool:
@@ -178,7 +180,7 @@ class Watch:
     def decide(
         self,
         runs: RunsInProgress,
-        tried: Callable[[Cell, StaleCell], str | None],
+        tried: Callable[[Cell, StaleCell], Decision | None],
         checks: BlockingChecks | None = None,
     ) -> dict[Cell, Decision]:
         """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended.
@@ -194,7 +196,7 @@ class Watch:
 
         self._drafts = self._read_drafts()
         if checks is None:
-            return plan(self.findings(), self.upstreams, running, tried)
+            return plan(self.findings(), self.upstreams, running, tried, values=self.values)
         could_run = [cell for cell, one in self.findings() if not (one.held or one.unreadable or one.absent)]
         readings = {reading: edge.checks for edge, some in self._readings(could_run) for reading in some}
         if readings:
@@ -210,7 +212,7 @@ class Watch:
                     return found[edge, key]
             return None
 
-        return plan(self.findings(), self.upstreams, running, tried, unchecked)
+        return plan(self.findings(), self.upstreams, running, tried, unchecked, self.values)
 
     def _about_to_be(self, cell: Cell) -> str | None:
         """The open promotion, or the draft, that is about to make a cell another one, if there is one."""
@@ -220,7 +222,8 @@ class Watch:
         if unit is not None:
             places = [(one.place, cell[1] if one.partitions is not None else None) for one in unit.members]
         else:
-            places = [(self._above[cell[0]].place, cell[1])]
+            above = self._above[cell[0]]
+            places = [(above.place, cell[1])] if isinstance(above, Edge) else []
         for place, partition in places:
             found = self._promotions.get(id(place.project))
             if found is not None and found.is_living and found.covers(place.table, partition):
@@ -317,14 +320,23 @@ class Watch:
 
     def upstreams(self, cell: Cell) -> Iterator[Cell]:
         """The cells that a cell is built from, those of other units by the name of the unit."""
+        yield from self.values(cell)
         for member in self._names[cell[0]].members:
             for edge in member.edges:
-                if edge.pinned is not None:
-                    continue
-                number = self._unit_of.get(edge.upstream)
-                name = self.units[number].name if number is not None else edge.upstream.to_user_string()
-                for key in [None] if edge.partitions is None else self._link(edge, member).keys(cell[1]):
-                    yield name, key
+                if edge.pinned is None and not edge.is_elsewhere:
+                    yield from self._cells_above(edge, member, cell[1])
+
+    def values(self, cell: Cell) -> Iterator[Cell]:
+        """Those of them whose values a cell is built from, which no head names."""
+        for member in self._names[cell[0]].members:
+            for value in member.values:
+                yield from self._cells_above(value, member, cell[1])
+
+    def _cells_above(self, one: Dependency, member: Member, cell: str | None) -> Iterator[Cell]:
+        number = self._unit_of.get(one.upstream)
+        name = self.units[number].name if number is not None else one.upstream.to_user_string()
+        for key in [None] if one.partitions is None else self._link(one, member).keys(cell):
+            yield name, key
 
     def _refresh(self, instance: dg.DagsterInstance) -> set[int]:
         """Bring partition keys and what pins name up to now; the units where it is another, or that of an upstream."""
@@ -360,7 +372,10 @@ class Watch:
             for number, unit in enumerate(self.units)
             for member in unit.members
             for edge in member.edges
-            if edge.missing == "unread" and edge.upstream not in self._valueless and self._is_empty(edge)
+            if edge.missing == "unread"
+            and not edge.is_elsewhere
+            and edge.upstream not in self._valueless
+            and self._is_empty(edge)
         ]
         found = {key for key in {edge.upstream for _, edge in unread} if _is_made_without_value(instance, key)}
         self._valueless |= found
@@ -388,7 +403,7 @@ class Watch:
             return None
         return set(changed) if edge is None else self._link(edge, member).below(changed)
 
-    def _link(self, edge: Edge, member: Member) -> Links:
+    def _link(self, edge: Dependency, member: Member) -> Links:
         assert edge.partitions is not None
         # Some mappings cannot be hashed, and one of the user's own need not look like what it does.
         mapping = repr(edge.mapping) if is_known(edge.mapping) else f"{id(edge.mapping)}"
@@ -530,7 +545,8 @@ def _at(place: Place) -> tuple[int, str]:
 
 def _partitions(unit: Unit) -> Iterator[Partitions]:
     for member in unit.members:
-        for one in (unit.partitions, member.partitions, *(edge.partitions for edge in member.edges)):
+        above = (*member.edges, *member.values)
+        for one in (unit.partitions, member.partitions, *(dependency.partitions for dependency in above)):
             if one is not None:
                 yield one
 

@@ -186,9 +186,9 @@ class Daemon:
             partition = (first, run.tags["dagster/asset_partition_range_end"])
         return [(name, partition) for name in names]
 
-    def begin_by_hand(self, name=None, partition=None, job="__ASSET_JOB", tags=None, at="here"):
+    def begin_by_hand(self, name=None, partition=None, job="__ASSET_JOB", tags=None, at="here", and_with=()):
         """A run as the UI launches it, that has not begun yet."""
-        selection = [dg.AssetKey(name)] if name else None
+        selection = [dg.AssetKey(one) for one in (name, *and_with)] if name else None
         location = self._location(at)
         repository = next(iter(location.get_repositories().values()))
         selector = JobSubsetSelector(location.name, repository.name, job, None, asset_selection=selection)

@@ -166,13 +166,14 @@ def stale(name, partition=None, **options):
     return (name, partition), StaleCell(**{**plain, **options})
 
 
-def decide(*findings, above=None, running=(), tried=()):
+def decide(*findings, above=None, running=(), tried=(), ended="tried", are_values=False):
     upstreams = {(down, None): [(up, None) for up in ups] for down, ups in (above or {}).items()}
     decisions = plan(
         findings,
         lambda cell: upstreams.get(cell, []),
         lambda cell: "run" if cell[0] in running else None,
-        lambda cell, _: "ended" if cell[0] in tried else None,
+        lambda cell, _: Decision(ended, "run") if cell[0] in tried else None,
+        values=lambda cell: upstreams.get(cell, []) if are_values else [],
     )
     return {name: decision.standing for (name, _), decision in decisions.items()}
 
@@ -188,6 +189,15 @@ def test_what_nobody_is_going_to_run_is_not_waited_for():
     assert decide(held, stale("b"), above={"b": ["a"]}) == {"a": "held", "b": "ready"}
     assert decide(stale("a"), stale("b"), above={"b": ["a"]}, tried="a") == {"a": "tried", "b": "ready"}
     assert decide(stale("a", absent="x"), stale("b"), above={"b": ["a"]}) == {"a": "absent", "b": "ready"}
+
+
+def test_a_value_is_waited_for_whoever_is_going_to_make_it_until_a_run_succeeded():
+    above, options = {"b": ["a"]}, {"are_values": True}
+    for finding in (stale("a", held=Held("ann", "why")), stale("a", absent="x")):
+        assert decide(finding, stale("b"), above=above, **options)["b"] == "behind"
+    assert decide(stale("a"), stale("b"), above=above, tried="a", **options)["b"] == "behind"
+    assert decide(stale("a"), stale("b"), above=above, tried="a", ended="made", **options)["b"] == "ready"
+    assert decide(stale("b"), above=above, **options)["b"] == "ready"
 
 
 def test_a_run_in_progress_is_waited_for_whether_its_target_was_stale_or_not():

@@ -12,7 +12,6 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
 from dagster_versioned import build_version_sensor
-from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from dagster_versioned.tables.project import Project
@@ -540,18 +539,3 @@ def test_a_state_whose_runs_failed_or_were_cancelled_is_requested_again_up_to_th
     daemon.go(run)
     assert daemon.tick() == []
     assert daemon.is_built("delays", ("flights", None))
-
-
-def test_a_sensor_that_watches_nothing_fails_its_tick(daemon, pipeline):
-    daemon.deploy(*pipeline.assets, sensors=[sensor()], resources={"io_manager": dg.mem_io_manager})
-    assert daemon.tick() == []
-    assert daemon.last_tick().status == TickStatus.FAILURE
-    assert "watches nothing" in daemon.last_tick().error.cause.message
-
-
-def test_so_does_one_that_is_ticked_by_hand(pipeline):
-    definitions = dg.Definitions(pipeline.assets, resources={"io_manager": dg.mem_io_manager})
-    with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance, definitions=definitions)
-        with pytest.raises(InvalidInput, match=f"{sensor().name} watches nothing"):
-            sensor()(context)

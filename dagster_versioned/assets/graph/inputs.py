@@ -1,11 +1,11 @@
 """What the metadata of an asset's inputs asks for; the IO manager does it, sensors and checks take it into account."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import dagster as dg
 
-from dagster_versioned.dagster_internals import AssetNode
+from dagster_versioned.dagster_internals import AssetNode, InputDefinition
 
 VERSION_KEY = "dagster_versioned/version"
 """`AssetIn` metadata that pins the input to a version, spelled as in `VersionedTable.read`."""
@@ -28,10 +28,33 @@ def plain(metadata: Mapping[str, Any] | None, key: str) -> Any:
 
 
 def metadata_by_upstream(node: AssetNode) -> Mapping[dg.AssetKey, Mapping[str, Any]]:
-    """The metadata of each input, by what it loads; dependencies that are not loaded are left out."""
+    """The metadata of each input, by what it loads; dependencies that are not loaded are left out.
+
+    Where several ops of a graph load it, what all of them say.
+    """
+    found: dict[dg.AssetKey, Mapping[str, Any]] = {}
+    for key, inputs in inputs_by_upstream(node).items():
+        first, *others = [cast("Mapping[str, Any]", one.metadata or {}) for one in inputs]
+        found[key] = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    return found
+
+
+def inputs_by_upstream(node: AssetNode) -> Mapping[dg.AssetKey, Sequence[InputDefinition]]:
+    """The inputs of ops, by what they load: one, or those of all ops of a graph that load it."""
     if not node.is_executable:
         return {}
     assets = node.assets_def
-    inputs = {one.name: one for one in assets.node_def.input_defs}
-    loaded = {key: inputs[name] for name, key in assets.keys_by_input_name.items() if name in inputs}
-    return {key: one.metadata or {} for key, one in loaded.items() if not one.dagster_type.is_nothing}
+    found = {key: list(_op_inputs(assets.node_def, name)) for name, key in assets.keys_by_input_name.items()}
+    loaded = {key: [one for one in inputs if not one.dagster_type.is_nothing] for key, inputs in found.items()}
+    return {key: inputs for key, inputs in loaded.items() if inputs}
+
+
+def _op_inputs(definition: Any, name: str) -> Iterator[InputDefinition]:
+    """The inputs of ops that an input of an op or a graph is."""
+    if not isinstance(definition, dg.GraphDefinition):
+        yield from (one for one in definition.input_defs if one.name == name)
+        return
+    for mapping in definition.input_mappings:
+        if mapping.graph_input_name == name:
+            node = definition.node_named(mapping.mapped_node_name)
+            yield from _op_inputs(node.definition, mapping.mapped_node_input_name)

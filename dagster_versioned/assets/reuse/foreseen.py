@@ -51,7 +51,7 @@ class ForeseenReuse:
         self._graph = graph
         self._places = Places(graph, instance)
         self._instance = instance
-        self._tables: dict[dg.AssetKey, VersionedTable | None] = {}
+        self._tables: dict[tuple[dg.AssetKey, dg.AssetKey | None], VersionedTable | None] = {}
 
     def version(self, asset_key: dg.AssetKey, partition: str | None) -> Version | None:
         """The version that would be kept, or made current again; ``None`` where the function would be called.
@@ -81,21 +81,21 @@ class ForeseenReuse:
         except VersionedError:
             return None  # the step finds that out, and says it
 
-    def _table(self, asset_key: dg.AssetKey) -> VersionedTable | None:
-        if asset_key not in self._tables:
-            place = self._places.of(asset_key)
+    def _table(self, asset_key: dg.AssetKey, reader: dg.AssetKey | None = None) -> VersionedTable | None:
+        if (asset_key, reader) not in self._tables:
+            place = self._places.of(asset_key, reader)
             project = None if place is None or isinstance(place.project, ExternalTable) else place.project
-            self._tables[asset_key] = None if project is None else project.table(asset_key.path)
-        return self._tables[asset_key]
+            self._tables[asset_key, reader] = None if project is None else project.table(asset_key.path)
+        return self._tables[asset_key, reader]
 
     def _input(
         self, asset_key: dg.AssetKey, partition: str | None, upstream: dg.AssetKey, definition: Any
     ) -> ComputationInput | None:
-        table, resource = self._table(upstream), self._places.resource(upstream)
+        table, resource = self._table(upstream, asset_key), self._places.resource(upstream, asset_key)
         if table is None or resource is None:
             return None
         wanted = upstream_partitions(self._graph, asset_key, partition, upstream, self._instance)
-        pin = plain(definition.metadata, VERSION_KEY) or self._places.pin(upstream, table.name)
+        pin = plain(definition.metadata, VERSION_KEY) or self._places.pin(upstream, table.name, asset_key)
         versions = table.upstream(pin, partitions=None if wanted is None else sorted(wanted))
         annotation = definition.dagster_type.typing_type
         read_as = type_text(resource.frame_type() if annotation is Any else annotation)
