@@ -21,6 +21,7 @@ from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
 from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
 from dagster_versioned.sensors.tick import oldest
+from dagster_versioned.sensors.valueless import planned_and_done
 from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY
 from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.external import ExternalTable
@@ -271,6 +272,8 @@ class _Ahead(Watch):
 
     def _first(self, unit: Unit, cell: str | None) -> StaleCell | None:
         for member in unit.members:
+            if member.key in unit.skippable and planned_and_done(self._instance, member.key, cell) is not None:
+                continue
             heads = self._table(member.place, None)
             # A table without partitions, whatever its asset has, is that of a history of events.
             is_whole = heads.whole is not None and not heads.partitions

@@ -73,7 +73,8 @@ class Edge(Dependency):
 
     ``is_optional``: an external asset that is not loaded, and that nobody declared as a versioned table; it
     counts once it is one. ``is_elsewhere``: it is loaded by another IO manager than it is stored by, from another
-    project, where what happens to it here does not matter. ``checks`` are the upstream's blocking ones.
+    project, where what happens to it here does not matter. ``is_skippable``: it is an optional output. ``checks`` are
+    the upstream's blocking ones.
     """
 
     place: Place
@@ -82,6 +83,7 @@ class Edge(Dependency):
     is_optional: bool
     is_own: bool
     is_elsewhere: bool
+    is_skippable: bool
     checks: tuple[dg.AssetCheckKey, ...]
 
 
@@ -107,8 +109,8 @@ class Member:
 class Unit:
     """Assets that run together: one, or all outputs of a multi-asset that cannot be subset, or one with its values.
 
-    ``keys`` are all that run, ``members`` those that are versioned tables. What is no target is judged, since targets
-    read values that it makes, and not requested.
+    ``keys`` are all that run, ``members`` those that are versioned tables, ``skippable`` optional outputs. What is no
+    target is judged, since targets read values that it makes, and not requested.
     """
 
     keys: tuple[dg.AssetKey, ...]
@@ -116,6 +118,7 @@ class Unit:
     partitions: Partitions | None
     is_single_run: bool
     is_target: bool
+    skippable: tuple[dg.AssetKey, ...]
 
     @property
     def name(self) -> str:
@@ -161,7 +164,8 @@ def all_units_of(
             policy = node.backfill_policy
             single = policy is not None and policy.max_partitions_per_run is None
             is_target = any(one in targets for one in keys)
-            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single, is_target)
+            skippable = tuple(one for one in keys if _is_skippable(graph.get(one)))
+            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single, is_target, skippable)
     return list(units.values())
 
 
@@ -298,10 +302,19 @@ def _edges(
             is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
             is_own=upstream in unit and upstream != node.key and not is_elsewhere,
             is_elsewhere=is_elsewhere,
+            is_skippable=_is_skippable(above),
             checks=()
             if is_elsewhere
             else tuple(sorted(check for check in above.check_keys if graph.get(check).blocking)),
         )
+
+
+def _is_skippable(node: AssetNode) -> bool:
+    """Whether the step of an asset may end well without making it."""
+    if not node.is_materializable:
+        return False
+    assets = node.assets_def
+    return not assets.node_def.output_def_named(assets.get_output_name_for_asset_key(node.key)).is_required
 
 
 def _is_history(node: AssetNode) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 import dagster as dg
 import orjson
 
-from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
@@ -26,6 +25,7 @@ from dagster_versioned.sensors.graph import Dependency, Edge, Links, Member, Par
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
+from dagster_versioned.sensors.valueless import Valueless, planned_and_done
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
 from dagster_versioned.tables.documents.promotion import OpenPromotion, read_promotion
 from dagster_versioned.tables.external import ExternalTable
@@ -103,7 +103,8 @@ class Watch:
                     self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
-        self._valueless: set[dg.AssetKey] = set()
+        self._valueless: Mapping[dg.AssetKey, Collection[str | None]] = {}
+        self._without_value = Valueless()
         self._promotions: dict[int, OpenPromotion] = {}
         self._looked_at = datetime.now(UTC)
         self._drafts: dict[int, list[ParkedDraft]] = {}
@@ -142,6 +143,9 @@ class Watch:
                 for table, partitions in look.changed.items():
                     for unit, member, edge in self._readers[number, str(table)]:
                         _widen(affected, unit, self._touched(member, edge, partitions))
+            affected |= dict.fromkeys(self._refresh_valueless(instance))
+            # Whether an optional output was left out is known when the run has ended, which is in no head.
+            affected |= dict.fromkeys(number for number in self._findings if self.units[number].skippable)
             for number, cells in affected.items():
                 self._judge(number, cells)
         except BaseException:
@@ -345,7 +349,7 @@ class Watch:
         if moved:
             self._links = {key: links for key, links in self._links.items() if not moved & {key[1], key[2]}}
         dirty = {number for number, unit in enumerate(self.units) if moved and moved & set(_partitions(unit))}
-        return dirty | self._refresh_pins() | self._refresh_valueless(instance)
+        return dirty | self._refresh_pins()
 
     def _refresh_pins(self) -> set[int]:
         """Read the pins and tags that inputs name; the units that have others than before."""
@@ -366,20 +370,25 @@ class Watch:
         return dirty
 
     def _refresh_valueless(self, instance: dg.DagsterInstance) -> set[int]:
-        """See which upstreams without a table were made without a value; the units that only depend on new ones."""
+        """See which cells that some only depend on were made without a value; the units for which others were."""
         unread = [
             (number, edge)
             for number, unit in enumerate(self.units)
             for member in unit.members
             for edge in member.edges
-            if edge.missing == "unread"
-            and not edge.is_elsewhere
-            and edge.upstream not in self._valueless
-            and self._is_empty(edge)
+            if edge.missing == "unread" and not edge.is_elsewhere
         ]
-        found = {key for key in {edge.upstream for _, edge in unread} if _is_made_without_value(instance, key)}
-        self._valueless |= found
-        return {number for number, edge in unread if edge.upstream in found}
+        empty = {edge.upstream: cells for _, edge in unread if (cells := self._empty_cells(edge))}
+        skippable = {edge.upstream for _, edge in unread if edge.is_skippable}
+        before = self._valueless
+        self._valueless = self._without_value.look(instance, empty, skippable) if empty else {}
+        return {number for number, edge in unread if self._valueless.get(edge.upstream) != before.get(edge.upstream)}
+
+    def _empty_cells(self, edge: Edge) -> list[str | None]:
+        if edge.partitions is None:
+            return [None] if self._is_empty(edge) else []
+        made = self._table(edge.place, edge.partitions).partitions
+        return [key for key in edge.partitions.order if key not in made]
 
     def _is_empty(self, edge: Edge) -> bool:
         heads = self._table(edge.place, None)
@@ -452,12 +461,38 @@ class Watch:
                 for member in unit.members
             ]
             one = find(name, cell, members, on, on_code_version=on_code_version)
+            if one is not None and unit.skippable:
+                emitted = [
+                    judged
+                    for member, judged in zip(unit.members, members, strict=True)
+                    if member.key not in unit.skippable or not self._is_left_out(member.key, cell, *judged)
+                ]
+                one = find(name, cell, emitted, on, on_code_version=on_code_version)
             left.discard(cell)
             if one is not None and self._is_in_scope(unit, cell):
                 found[cell] = one
             elif one is not None:
                 left.add(cell)
         return found
+
+    def _is_left_out(
+        self,
+        key: dg.AssetKey,
+        cell: str | None,
+        own: TableHeads,
+        partition: str | None,
+        needs: Sequence[Need],
+        code_version: str | None,
+    ) -> bool:
+        """Whether the last run did not emit an optional output, or as it was, though all that it needs was there."""
+        begun = planned_and_done(self._instance, key, cell)
+        head = own.cell(partition)
+        if begun is None or (head is not None and head.code_version != code_version):
+            return False
+        read = [
+            one for need in needs for upstream in need.keys or [None] if (one := need.heads.cell(upstream)) is not None
+        ]
+        return all(datetime.fromisoformat(one.timestamp) < begun for one in read)
 
     def _is_in_scope(self, unit: Unit, cell: str | None) -> bool:
         """Whether a cell is not current because of its environment, and not since before it began.
@@ -488,9 +523,12 @@ class Watch:
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
         heads = self._table(edge.place, edge.partitions)
-        if (edge.is_optional or edge.upstream in self._valueless) and self._is_empty(edge):
+        valueless = self._valueless.get(edge.upstream, ()) if edge.missing == "unread" and not edge.is_elsewhere else ()
+        if (edge.is_optional or None in valueless) and self._is_empty(edge):
             return None
         keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
+        if keys is not None and valueless:
+            keys = [key for key in keys if key in heads.partitions or key not in valueless]
         return Need(
             upstream=edge.upstream.to_user_string(),
             table=edge.place.key,
@@ -529,14 +567,6 @@ class Watch:
         if key not in self._as_read or self._as_read[key][0] is not heads:
             self._as_read[key] = heads, heads.read_as(place.table, partitions.partitioning)
         return self._as_read[key][1]
-
-
-def _is_made_without_value(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:
-    """Whether what Dagster knows last of an asset is a materialization that names no version of a table."""
-    made = instance.get_latest_materialization_event(key)
-    return made is not None and (
-        made.asset_materialization is None or METADATA_SHA_KEY not in made.asset_materialization.metadata
-    )
 
 
 def _at(place: Place) -> tuple[int, str]:
