@@ -122,7 +122,15 @@ class RunsTried:
         return len({run.root_run_id or run.run_id for run in ended})
 
     def _ask(self, instance: dg.DagsterInstance, target: str) -> None:
-        """Read the runs of a target that ended; after the first time, only those that were updated since."""
+        """Read the runs of a target that ended; after the first time, only those that were updated since.
+
+        Those that somebody deleted meanwhile are forgotten.
+        """
+        known = [run_id for runs in self._known[target].values() for run_id in runs]
+        there = {run.run_id for run in instance.get_runs(dg.RunsFilter(run_ids=known))} if known else set[str]()
+        for runs in self._known[target].values():
+            for run_id in runs.keys() - there:
+                del runs[run_id]
         since = self._since[target]
         start, updated = self._read.get(target, (since, None))
         limits: dict[str, Any] = {}

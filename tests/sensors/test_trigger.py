@@ -520,17 +520,26 @@ def test_an_upstream_made_without_a_value_blocks_nothing(daemon):
     assert daemon.settle() == [("delays", None)]
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_a_state_whose_runs_failed_or_were_cancelled_is_requested_again_up_to_the_limit(daemon, pipeline, status):
+def end(daemon, run, how):
+    """A run ends without a version."""
+    match how:
+        case "failed":
+            daemon.pretend(run, fails=True)
+        case "cancelled":
+            daemon.instance.report_run_canceled(run)
+        case "did not start":
+            daemon.instance.report_run_failed(daemon.instance.get_run_by_id(run.run_id), "no machine is free")
+    daemon.launcher.waiting.clear()
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled", "did not start"])
+def test_a_state_whose_runs_failed_or_were_cancelled_is_requested_again_up_to_the_limit(daemon, pipeline, how):
     daemon.deploy(*pipeline.assets, sensors=[sensor(max_reruns=2)])
     daemon.write("flights", frame(0))
     for _ in range(3):
         (run,) = daemon.tick()
         assert daemon.tick() == []
-        if status == "failed":
-            daemon.pretend(run, fails=True)
-        else:
-            daemon.instance.report_run_canceled(run)
+        end(daemon, run, how)
     assert daemon.tick() == []
     assert f"run {run.run_id[:8]}" in daemon.last_tick().skip_reason
     assert "re-execute it, or see max_reruns" in daemon.last_tick().skip_reason
@@ -539,3 +548,60 @@ def test_a_state_whose_runs_failed_or_were_cancelled_is_requested_again_up_to_th
     daemon.go(run)
     assert daemon.tick() == []
     assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_failed_run_that_was_deleted_is_requested_again(daemon, pipeline):
+    daemon.write("flights", frame(0))
+    (run,) = daemon.tick()
+    end(daemon, run, "failed")
+    assert daemon.tick() == []
+    daemon.instance.delete_run(run.run_id)
+    daemon.restart()
+    (run,) = daemon.tick()
+    assert daemon.asked(run) == [("delays", None)]
+
+
+@pytest.mark.slow
+def test_retries_of_dagster_are_waited_for_and_are_no_reruns(daemon, pipeline):
+    daemon.deploy(*pipeline.assets, sensors=[sensor(max_reruns=1, run_tags={"dagster/max_retries": "1"})])
+    daemon.write("flights", frame(0))
+    pipeline.fails = True
+    for _ in range(2):
+        (run,) = daemon.tick()
+        fail_all(daemon, [run])
+        assert daemon.tick() == []
+        daemon.retry()
+        assert daemon.tick() == []
+        daemon.go()
+    assert daemon.tick() == []
+    assert "failure: re-execute it, or see max_reruns" in daemon.last_tick().skip_reason
+    assert len(daemon.instance.get_runs()) == 4
+
+
+def test_the_partitions_of_a_range_and_of_a_backfill_that_failed_are_named_and_requested_again(daemon):
+    parts = dg.StaticPartitionsDefinition(["a", "b", "c"])
+
+    @dg.asset(partitions_def=parts, backfill_policy=dg.BackfillPolicy.single_run())
+    def delays(flights: pa.Table) -> pa.Table:
+        raise NotImplementedError
+
+    daemon.deploy(dg.AssetSpec("flights", partitions_def=parts), delays, sensors=[sensor(max_reruns=1)])
+    for key in "abc":
+        daemon.write("flights", frame(0), key)
+    backfill = daemon.begin_by_hand("delays", "b", tags={"dagster/backfill": "by hand"})
+    (first, last) = daemon.tick()
+    assert daemon.asked(first) == [("delays", "a")]
+    assert daemon.asked(last) == [("delays", "c")]
+    for run in (backfill, first, last):
+        end(daemon, run, "cancelled")
+    (run,) = daemon.tick()
+    assert daemon.asked(run) == [("delays", ("a", "c"))]
+    end(daemon, run, "failed")
+    (run,) = daemon.tick()
+    assert daemon.asked(run) == [("delays", "b")]
+    end(daemon, run, "failed")
+    assert daemon.tick() == []
+    said = daemon.last_tick().skip_reason
+    assert "3 built from older versions" in said
+    assert all(f"delays[{key}] (run " in said for key in "abc")
+    assert said.count("failure: re-execute it, or see max_reruns") == 3
