@@ -121,6 +121,11 @@ class RunsTried:
             return 0
         return len({run.root_run_id or run.run_id for run in ended})
 
+    def last(self, target: str, state: str) -> str:
+        """What tells a run for a state from the last one that failed; of the first run, nothing."""
+        ended = list(self._known.get(target, {}).get(state[:STATE_CHARACTERS], {}))
+        return f"-{ended[-1]}" if ended else ""
+
     def _ask(self, instance: dg.DagsterInstance, target: str) -> None:
         """Read the runs of a target that ended; after the first time, only those that were updated since.
 

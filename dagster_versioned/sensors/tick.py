@@ -150,8 +150,7 @@ class Trigger:
 
     def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell]) -> dg.RunRequest:
         states = [finding.state for finding in findings]
-        failures = [self._tried.failures(unit.name, state) for state in states]
-        keys = [f"{state}-{count}" if count else state for state, count in zip(states, failures, strict=True)]
+        keys = [f"{state}{self._tried.last(unit.name, state)}" for state in states]
         first, last = partitions[0], partitions[-1]
         is_range = len(partitions) > 1
         tags: dict[str, Any] = {

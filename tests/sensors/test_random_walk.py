@@ -19,7 +19,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster._core.events import DagsterEvent, StepMaterializationData
 from dagster._core.test_utils import create_run_for_test
 
-from dagster_versioned import build_version_sensor
+from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.sensors import blocking_checks, heads
 from support.dagster_versions import has_partitioned_checks
@@ -28,14 +28,20 @@ from support.died_writers import die_at
 KEYS = ("a", "b", "c")
 PARTS = dg.StaticPartitionsDefinition(list(KEYS))
 SAME, NONE, WHOLE = "same", "none", "whole"
-SOURCES = {"raw": True, "rates": False}
+SOURCES = {"raw": True, "rates": False, "far": False}
+"""Tables that are written by hand; ``far`` is the table ``rates`` of another project, loaded by its IO manager."""
 GRAPH = {
     "clean": (True, [("raw", SAME), ("rates", NONE)]),
     "daily": (True, [("clean", SAME)]),
     "total": (False, [("daily", WHOLE)]),
     "share": (True, [("total", NONE), ("raw", SAME)]),
-    "report": (False, [("total", NONE), ("rates", NONE)]),
+    "report": (False, [("total", NONE), ("far", NONE)]),
 }
+VALUES = {"report": "total"}
+"""Who loads a value that is pickled by the step which makes a table, and no table itself."""
+DEPENDS_ON_FILES = "daily"
+"""Depends, by partition, on files that are made without a value."""
+RERUNS = 1
 IS_PARTED = {**SOURCES, **{name: parted for name, (parted, _) in GRAPH.items()}}
 CHECKED = {"rates": None, "clean": None, "daily": PARTS, "total": None}
 """Tables with a blocking check, and the partitions of the check itself."""
@@ -48,18 +54,36 @@ RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_e
 
 def definitions(code):
     assets = [dg.AssetSpec("raw", partitions_def=PARTS), dg.AssetSpec("rates")]
+
+    @dg.asset(partitions_def=PARTS)
+    def files() -> dg.MaterializeResult:
+        raise NotImplementedError
+
+    assets.append(files)
     for name, (parted, above) in GRAPH.items():
         policy = dg.BackfillPolicy.single_run() if name == "clean" else None
+        ins = {one: dg.AssetIn() if one != "far" else dg.AssetIn("rates", input_manager_key="far") for one, _ in above}
+        if name in VALUES:
+            ins["model"] = dg.AssetIn()
+        if name in VALUES.values():
+            outs = {name: dg.AssetOut(code_version=str(code[name])), "model": dg.AssetOut(io_manager_key="pickled")}
 
-        @dg.asset(
-            name=name,
-            ins={one: dg.AssetIn() for one, _ in above},
-            partitions_def=PARTS if parted else None,
-            backfill_policy=policy if parted else None,
-            code_version=str(code[name]),
-        )
-        def asset(**inputs) -> pa.Table:
-            raise NotImplementedError
+            @dg.multi_asset(name=f"make_{name}", ins=ins, outs=outs)
+            def asset(**inputs):
+                raise NotImplementedError
+
+        else:
+
+            @dg.asset(
+                name=name,
+                ins=ins,
+                deps=["files"] if name == DEPENDS_ON_FILES else [],
+                partitions_def=PARTS if parted else None,
+                backfill_policy=policy if parted else None,
+                code_version=str(code[name]),
+            )
+            def asset(**inputs) -> pa.Table:
+                raise NotImplementedError
 
         assets.append(asset)
     checks = []
@@ -82,6 +106,9 @@ RULES = {
     "check": 9,
     "restart": 2,
     "reexecute": 2,
+    "delete": 1,
+    "make_files": 3,
+    "forget_files": 0.3,
     "revert": 1,
     "release_all": 1,
     "bump_code": 1,
@@ -101,22 +128,26 @@ class Walk:
         self.code = dict.fromkeys(GRAPH, 1)
         self.running = {}  # run id -> (run, what it read by cell, its code version)
         self.asked = {}  # run id -> the states that it was asked for, by cell
-        self.tried = set()  # states whose runs ended
-        self.ended = []  # runs that failed, as (name, keys, tags)
+        self.tried = {}  # state -> its runs that ended, by id: (root id, whether it was successful)
+        self.ended = []  # runs that failed, as (name, keys, tags, partition, states, run id)
+        self.files = set()  # partitions that were made, without a value
         self.launched = 0  # runs, in order: of two verdicts about a version, that of the later one counts
         self.order = {}  # run id -> its number
         self.verdicts = {}  # (table, key, version), as the run that made it found, or (table, key, log version)
         self.states = []
         self.trace = []
-        self.counts = dict.fromkeys(
-            ["cells", "died", "restarts", "unjudged", "reexecuted", "young", "late", "blocked", "hidden"], 0
-        )
+        counted = ["cells", "died", "restarts", "unjudged", "reexecuted", "young", "late", "blocked", "hidden"]
+        counted += ["cancelled", "deleted", "rerun", "behind", "without files", "undeclared"]
+        self.counts = dict.fromkeys(counted, 0)
         self.value = 0
-        self.tables = {name: self.daemon.project.table([name]) for name in IS_PARTED}
+        self.far = Project.open("FAR", f"{self.daemon.location}-far")
+        self.tables = {name: self.daemon.project.table([name]) for name in IS_PARTED if name != "far"}
+        self.tables["far"] = self.far.table("rates")
         self.deploy()
         for key in KEYS:
             self.daemon.write("raw", self.frame(), key)
         self.daemon.write("rates", self.frame())
+        self.far.table("rates").write(self.frame())
 
     def frame(self):
         self.value += 1
@@ -125,9 +156,11 @@ class Walk:
     def deploy(self):
         """Load the code location: the sensor is a new one, which remembers nothing."""
         target = dg.AssetSelection.assets(*GRAPH)
-        sensor = build_version_sensor("walk", target, on_code_version=True, max_runs_per_tick=100)
+        sensor = build_version_sensor("walk", target, on_code_version=True, max_runs_per_tick=100, max_reruns=RERUNS)
         assets, checks = definitions(self.code)
-        self.daemon.deploy(*assets, checks=checks, sensors=[sensor])
+        far = VersionedParquetIOManager(project=ProjectResource(name="FAR", location=f"{self.daemon.location}-far"))
+        resources = {"far": far, "pickled": dg.mem_io_manager}
+        self.daemon.deploy(*assets, checks=checks, sensors=[sensor], resources=resources)
 
     # What the oracle knows. A view is the log version up to which each table is seen.
 
@@ -189,9 +222,27 @@ class Walk:
     def is_stale(self, name, key, heads):
         head, needs = heads[name].get(key), self.needs(name, key, heads)
         if head is None:
-            return needs is not None
-        built = sorted([(p.table, p.partition, p.version) for p in head.identity.parents], key=str)
+            if needs is not None and self.lacks_files(name, key):
+                self.counts["without files"] += 1
+            return needs is not None and not self.lacks_files(name, key)
+        declared = {table for table, _ in GRAPH[name][1]}
+        found = [("far" if p.source == "FAR" else p.table, p.partition, p.version) for p in head.identity.parents]
+        built = sorted([one for one in found if one[0] in declared], key=str)
         return needs is not None and (built != needs or head.identity.code_version != str(self.code[name]))
+
+    def lacks_files(self, name, key):
+        return name == DEPENDS_ON_FILES and key not in self.files
+
+    def failures(self, state):
+        """How many runs for a state failed, executions of them once more not counted; ``None`` once one succeeded."""
+        ended = self.tried.get(state, {}).values()
+        return None if any(good for _, good in ended) else len({root for root, _ in ended})
+
+    def is_behind(self, name, heads):
+        """Whether a value that a table is built from is not current."""
+        maker = VALUES.get(name)
+        is_old = maker is not None and self.is_stale(maker, None, heads)
+        return is_old and self.failures(self.state(maker, None, heads)) is not None
 
     def is_held(self, name, key):
         domain = "dagster_versioned.held" + (f"/{key}" if key else "")
@@ -220,9 +271,12 @@ class Walk:
                 continue
             if any(one in about_to_change for one in self.above(name, key)):
                 about_to_change.add((name, key))
-            elif self.state(name, key, heads) not in self.tried:
+            elif self.is_behind(name, heads):
+                self.counts["behind"] += 1
+            elif (failures := self.failures(self.state(name, key, heads))) is not None and failures <= RERUNS:
                 if self.is_sound(name, key, heads):
                     wanted.append((name, key))
+                    self.counts["rerun"] += failures > 0
                     about_to_change.add((name, key))
                 else:
                     self.counts["blocked"] += 1
@@ -231,12 +285,12 @@ class Walk:
     # What happens
 
     def write(self):
-        name, key = self.source()
+        name, key = self.source("far")
         message = self.random.choice([None, None, "checked", "checked twice"])
-        self.daemon.write(name, self.frame(), key, message=message)
+        self.table(name).write(self.frame(), partition=key, message=message)
 
-    def source(self):
-        name = self.random.choice(["raw", "raw", "rates"])
+    def source(self, *others):
+        name = self.random.choice(["raw", "raw", "rates", *others])
         return name, self.random.choice(KEYS) if IS_PARTED[name] else None
 
     def die(self):
@@ -252,7 +306,7 @@ class Walk:
     def age(self):
         """Hours pass for the marks: writers use them no longer, and after a day they are taken away."""
         data = self.daemon.project.data
-        for name in IS_PARTED:
+        for name in IS_PARTED.keys() - {"far"}:
             key = f".metadata/heads/{name}.json"
             if self.table(name).head().pending is not None:
                 document = json.loads(data.get(key))
@@ -297,7 +351,7 @@ class Walk:
         seen = {name: self.heads(name, view) for name in IS_PARTED}
         expected, requested = self.expected(seen), []
         for run in self.daemon.tick():
-            ((name, partition),) = self.daemon.asked(run)
+            ((name, partition),) = [one for one in self.daemon.asked(run) if one[0] in GRAPH]
             keys = self.keys_of(partition)
             requested += [(name, key) for key in keys]
             self.begin(run, name, keys)
@@ -310,7 +364,7 @@ class Walk:
                 f"requested {requested}, expected {expected}, seen {'young' if is_young else 'late'}: {view}; the next "
                 f"tick: {self.daemon.last_tick().skip_reason}"
             )
-        assert len(self.states) == len(set(self.states)), "one state was run twice"
+        assert all(self.states.count(state) <= 1 + RERUNS or self.counts["deleted"] for state in self.states)
 
     def keys_of(self, partition):
         if isinstance(partition, tuple):
@@ -328,29 +382,57 @@ class Walk:
         """Somebody executes a run that failed once more, with all its tags, as Dagster's UI does."""
         if not self.ended:
             return
-        name, keys, tags, partition = self.random.choice(self.ended)
+        name, keys, tags, partition, states, _ = self.random.choice(self.ended)
         latest = {one: self.heads(one, self.view(is_young=False)) for one in IS_PARTED}
         if any(self.needs(name, key, latest) is None for key in keys):
             return
         self.counts["reexecuted"] += 1
-        run = self.daemon.begin_by_hand(name, partition, tags=tags)
+        beside = ["model"] if name in VALUES.values() else []
+        run = self.daemon.begin_by_hand(name, partition, tags=tags, and_with=beside)
         self.begin(run, name, keys)
+        self.asked[run.run_id] = states
+
+    def delete(self):
+        """Somebody deletes a run that failed."""
+        if self.ended:
+            self.counts["deleted"] += 1
+            *_, states, run_id = self.ended.pop(self.random.randrange(len(self.ended)))
+            self.daemon.instance.delete_run(run_id)
+            for state in states:
+                self.tried[state].pop(run_id)
+
+    def make_files(self):
+        key = self.random.choice(KEYS)
+        self.files.add(key)
+        run = create_run_for_test(self.daemon.instance, job_name="__ASSET_JOB", asset_selection=set())
+        made = dg.AssetMaterialization("files", partition=key, metadata={"files": 3})
+        self.report(dg.DagsterEventType.ASSET_MATERIALIZATION, run, StepMaterializationData(made))
+        self.report(dg.DagsterEventType.RUN_SUCCESS, run, None)
+
+    def forget_files(self):
+        """Somebody wipes the asset in Dagster's UI."""
+        self.files.clear()
+        self.daemon.instance.wipe_assets([dg.AssetKey("files")])
 
     def finish(self):
         if self.running:
             run_id = self.random.choice(list(self.running))  # in the order of their launch: ids are random
-            self.end(run_id, self.random.choice(["good", "good", "good", "good", "bad", "crashed", "fails", *MOMENTS]))
+            self.end(run_id, self.random.choice(["good"] * 4 + ["bad", "crashed", "fails", "cancelled", *MOMENTS]))
 
     def end(self, run_id, outcome):
         """A run ends: its check passes, fails or raises; it fails before it wrote anything; it is killed as it does."""
         run, reads, code = self.running.pop(run_id)
         cells = list(reads)
         name = cells[0][0]
-        if any(self.is_held(*cell) for cell in cells):
+        if outcome != "cancelled" and any(self.is_held(*cell) for cell in cells):
             outcome = "fails"
         frames, parents = {}, {}
         for (_, key), needs in reads.items():
             parents[key] = [one for table, _, sha in needs for one in self.table(table).upstream(sha)]
+            if self.random.random() < 0.2:  # the function loads something that the asset does not depend on
+                self.counts["undeclared"] += 1
+                other = self.table("raw" if name in ("total", "report") else "far")
+                parents[key] += other.upstream(partition="a" if name in ("total", "report") else None)
             frames[key] = pa.table({"built": [str([one.parent.data_sha for one in parents[key]])]})
 
         def write(project):
@@ -359,7 +441,7 @@ class Walk:
         made = []
         if outcome in MOMENTS:
             self.killed(outcome, write)
-        elif outcome != "fails":
+        elif outcome not in ("fails", "cancelled"):
             made = write(self.daemon.project)
         for result in made:
             self.report_made(run, name, result)
@@ -369,15 +451,28 @@ class Walk:
             else:
                 versions = {result.version.partition: result.version.metadata_sha for result in made}
                 self.report_checked(run, name, versions, outcome == "good")
-        fails = outcome in ("fails", *MOMENTS) or (outcome != "good" and name in CHECKED)
-        self.daemon.pretend(run, fails=fails)
-        self.tried |= self.asked.pop(run_id, set())
+        fails = outcome in ("fails", "cancelled", *MOMENTS) or (outcome != "good" and name in CHECKED)
+        self.close(run, cells, fails, is_cancelled=outcome == "cancelled")
+
+    def close(self, run, cells, fails, is_cancelled):
+        """A run has ended, which whoever looks at Dagster's runs may see."""
+        if is_cancelled:
+            self.counts["cancelled"] += 1
+            self.daemon.launcher.waiting.remove(run)
+            self.daemon.instance.report_run_canceled(run)
+        else:
+            self.daemon.pretend(run, fails=fails)
+        states = self.asked.pop(run.run_id)
+        for state in states:
+            root = run.tags.get("dagster/root_run_id", run.run_id)
+            self.tried.setdefault(state, {})[run.run_id] = (root, not fails)
         if fails:
             kept = {key: value for key, value in run.tags.items() if key.startswith((".dagster/ver", "dagster_vers"))}
             kept |= {tag: run.tags[tag] for tag in RANGE if tag in run.tags}
             kept |= {"dagster/parent_run_id": run.run_id, "dagster/root_run_id": run.run_id}
-            partition = None if RANGE[0] in run.tags else cells[0][1]
-            self.ended.append((name, [key for _, key in cells], kept, partition))
+            keys = [key for _, key in cells]
+            partition = None if RANGE[0] in run.tags else keys[0]
+            self.ended.append((cells[0][0], keys, kept, partition, states, run.run_id))
 
     def report(self, kind, run, data):
         event = DagsterEvent(kind.value, run.job_name, event_specific_data=data)
@@ -460,6 +555,9 @@ class Walk:
         for key in KEYS:
             self.daemon.write("raw", pa.table({"n": [-1]}), key)
         self.daemon.write("rates", pa.table({"n": [-2]}))
+        self.far.table("rates").write(pa.table({"n": [-3]}))
+        while self.files != set(KEYS):
+            self.make_files()
         for _ in range(30):
             heads = {name: self.heads(name, self.view(is_young=False)) for name in IS_PARTED}
             for name in CHECKED:
