@@ -11,7 +11,7 @@ from dagster._core.definitions.instigation_logger import get_instigation_log_rec
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
-from dagster_versioned import build_version_sensor
+from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from dagster_versioned.tables.project import Project
@@ -141,12 +141,15 @@ def test_another_code_version_counts_on_request(daemon):
 
 
 def test_the_target_is_shown_as_it_was_given_and_by_its_keys_where_others_only_run_together_with_it():
+    manager = VersionedParquetIOManager(project=ProjectResource(name="P", location="unopened"))
+
     @dg.multi_asset(outs={"one": dg.AssetOut(), "two": dg.AssetOut()})
-    def both():
+    def both(up):
         raise NotImplementedError
 
     def shown(target):
-        definitions = dg.Definitions([both, dg.AssetSpec("up")], sensors=[build_version_sensor("s", target)])
+        sensor = build_version_sensor("s", target)
+        definitions = dg.Definitions([both, dg.AssetSpec("up")], sensors=[sensor], resources={"io_manager": manager})
         (snap,) = RepositorySnap.from_def(definitions.get_repository_def()).sensors
         return str(snap.asset_selection)
 
