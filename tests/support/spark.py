@@ -26,7 +26,6 @@ SETTINGS = {
     "spark.log.level": "OFF",
     # A query over a handful of rows is planned and compiled for longer than it runs. Clusters (test-slow) do as users'.
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
 
