@@ -1,5 +1,6 @@
 """The fast way through many commits finds what the strict parser finds: the same state, or the same error."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,7 @@ from dagster_versioned.delta.actions import (
 from dagster_versioned.delta.log import replay
 from dagster_versioned.delta.log.commits import commit_key, read_commits
 from dagster_versioned.delta.log.replay import Changes, read_changes
-from dagster_versioned.errors import VersionedError
+from dagster_versioned.errors import LogCorrupt, VersionedError
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA
 
@@ -158,6 +159,32 @@ def test_commits_longer_than_what_is_held_at_a_time(
     monkeypatch.undo()
     fast, strict = both(store, versions)
     assert fast == strict
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("vector", [None, DeletionVector("u", "x", 1, 1)])
+def test_a_file_that_one_commit_removes_and_adds_without_a_change_of_rows_stays(
+    store: LocalStore, order: int, vector: DeletionVector | None
+) -> None:
+    added = Add("a", {}, 1, 1, True, deletion_vector=vector)
+    stated = [Remove("./a", False, 5, deletion_vector=vector), replace(added, data_change=False, tags={"t": "u"})]
+    versions = put(
+        store, [lines_of([added, Add("b", {}, 1, 1, True)]), lines_of([*stated[::order], Remove("b", True)])]
+    )
+    changes = read_changes(store, versions)
+    assert changes.adds.select(["key", "tags"]).to_pylist() == [{"key": "a", "tags": [("t", "u")]}]
+    assert changes.removes["key"].to_pylist() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("added", "removed"), [(True, False), (False, True), (True, True)], ids=["added", "removed", "both"]
+)
+def test_a_file_that_one_commit_removes_and_adds_with_a_change_of_rows_is_refused(
+    store: LocalStore, added: bool, removed: bool
+) -> None:
+    versions = put(store, [lines_of([Remove("a", removed), Add("a", {}, 1, 1, added)])])
+    with pytest.raises(LogCorrupt, match=r"0000\.json: the file 'a' is both added and removed"):
+        read_changes(store, versions)
 
 
 def test_no_commits_change_nothing(store: LocalStore) -> None:

@@ -44,6 +44,7 @@ HISTORY: list[list[Action]] = [
     [Remove("f2", True, 10**15), Add("a%20b", {}, 7, 7, True), Add("gone", {}, 7, 7, True)],
     [Remove("f1", True, 10**15, deletion_vector=VECTOR), DomainMetadata("d", "{}"), Metadata("id", SCHEMA, name="new")],
     [Add("f2", {}, 8, 8, False), Remove("./a%20b", True, 10**15), Txn("app", 2)],
+    [Add("f3", {}, 3, 3, False, tags={"t": "u"}), Remove("f3", False, 10**15), Remove("f4", False, 10**15)],
 ]
 
 pytestmark = pytest.mark.spark
@@ -98,7 +99,7 @@ def test_a_log_that_a_checksum_contradicts_is_refused(spark, tmp_path):
     write_checksum(store, newest)
     assert content(plan_log(spark, store).collected()) == content(newest)
     put_checksum(store, newest.version, replace(newest.checksum, table_size_bytes=1))
-    with pytest.raises(LogCorrupt, match=r"0004\.crc: table_size_bytes"):
+    with pytest.raises(LogCorrupt, match=r"0005\.crc: table_size_bytes"):
         plan_log(spark, store)
 
 
@@ -106,12 +107,12 @@ def test_a_log_that_a_checksum_contradicts_is_refused(spark, tmp_path):
 def test_what_is_wrong_is_refused_in_the_same_words(spark, tmp_path):
     for number, (bad, error, words) in enumerate(
         [
-            (b'{"add":{"path":1}}', LogCorrupt, r"0005\.json, line 1, add: path"),
+            (b'{"add":{"path":1}}', LogCorrupt, r"0006\.json, line 1, add: path"),
             (encode_action(Protocol(9, 7, None, ())), UnsupportedFeature, "reader version 9"),
         ]
     ):
         store = put(tmp_path / str(number))
-        store.put(commit_key(5), bad)
+        store.put(commit_key(6), bad)
         with pytest.raises(error, match=words):
             load_snapshot(store)
         with pytest.raises(error, match=words):
@@ -134,5 +135,5 @@ def test_a_file_twice_in_a_checkpoint_is_refused(spark, tmp_path, monkeypatch):
 def test_a_path_that_leaves_the_folder_is_refused(spark, tmp_path):
     store = put(tmp_path, [Add("../outside", {}, 1, 1, True)], [Remove("../outside", True, 10**15)])
     with pytest.raises(LogCorrupt, match="leaves the table's folder"):
-        plan_log(spark, store, 5).collected()
+        plan_log(spark, store, 6).collected()
     assert content(plan_log(spark, store).collected()) == content(load_snapshot(store))

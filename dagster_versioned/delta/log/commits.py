@@ -23,6 +23,7 @@ from dagster_versioned.delta.actions import (
     Txn,
     check_commit,
     parse_line,
+    without_rewritten,
 )
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
@@ -117,7 +118,10 @@ class Commit:
 
 
 def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
-    """Parse and check the bytes of commit ``version``. Raises `LogCorrupt` naming file, line and reason."""
+    """Parse and check the bytes of commit ``version``, without removes that `without_rewritten` leaves out.
+
+    Raises `LogCorrupt` naming file, line and reason.
+    """
     key = commit_key(version)
     actions: list[Action] = []
     require_lines(data, key)
@@ -126,8 +130,9 @@ def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
             action = parse_line(line, f"{key}, line {number}")
             if action is not None:
                 actions.append(action)
-    check_commit(actions, key)
-    return commit_of(version, data, actions, file_time_ms)
+    kept = without_rewritten(actions)
+    check_commit(kept, key)
+    return commit_of(version, data, kept, file_time_ms)
 
 
 def require_lines(data: bytes, key: str) -> None:
