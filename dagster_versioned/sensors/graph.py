@@ -281,11 +281,12 @@ def _edges(
 ) -> Iterator[Edge]:
     loaded = metadata_by_upstream(node)
     for upstream in sorted(node.parent_keys):
-        place = places.of(upstream, node.key) or places.beside(own, upstream)
+        beside = places.beside(own, upstream)
+        place = places.of(upstream, node.key) or beside
         if place is None:
             continue
         above = graph.get(upstream)
-        is_elsewhere = above.is_materializable and places.of(upstream) != place
+        is_elsewhere = (places.of(upstream) or beside) != place
         metadata = loaded.get(upstream)
         if metadata is None:
             missing: Missing = "unread"

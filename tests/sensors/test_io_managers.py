@@ -204,13 +204,13 @@ def test_whether_it_watches_something_is_known_before_anything_is_made(house, mo
 
 
 class TestInputsOfAnotherProject:
-    @pytest.fixture
-    def both(self, house):
+    @pytest.fixture(params=["made here", "source"])
+    def both(self, house, request):
         """An asset that loads production's table of a name which its own project has as well."""
         self.production = Project.open("PROD", str(house.folder / "prod"))
         loader = VersionedParquetIOManager(project=ProjectResource(name="PROD", location=str(house.folder / "prod")))
 
-        @dg.asset_check(asset=up, blocking=True)
+        @dg.asset_check(asset="up", blocking=True)
         def good():
             return dg.AssetCheckResult(passed=True)
 
@@ -226,7 +226,7 @@ class TestInputsOfAnotherProject:
         def plain_down(up: pa.Table) -> pa.Table:
             return up
 
-        assets = (up, plain_down, graph_down)
+        assets = (up if request.param == "made here" else dg.AssetSpec("up"), plain_down, graph_down)
         house.define(*assets, resources={"prod": loader})
         names = ("plain_down", "graph_down")
         house.definitions = dg.Definitions.merge(
