@@ -247,9 +247,14 @@ class Foreseen:
             self.fail(step, "which is parked as the draft")
             return
         made = {None: oracle.added(name, versions[None])} if name in ADDS else versions
-        news = {key: version for key, version in versions.items() if name in ADDS or heads.get(key) != version}
-        if name in ADDS and draft in oracle.published:
-            made = oracle.published[draft]  # by an earlier attempt at the step, which stays alone
+        done = oracle.published.get(draft, {})  # what an earlier attempt at the step came to, which is not done again
+        news = {
+            key: version
+            for key, version in versions.items()
+            if name in ADDS or version not in (heads.get(key), done.get(key))
+        }
+        if name in ADDS and done:
+            made = done
         elif name in AT_ONCE and not upon:
             oracle.commit(name, made)
             oracle.published[draft] = made
