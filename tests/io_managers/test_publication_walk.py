@@ -184,7 +184,8 @@ class Walk:
 
     def compare_run(self, run, result, foreseen):
         failed = {event.step_key: event for event in result.all_events if event.is_step_failure}
-        assert {event.step_key for event in result.all_events if event.is_step_success} == run.succeeded
+        errors = {step: event.event_specific_data.error.to_string() for step, event in failed.items()}
+        assert {event.step_key for event in result.all_events if event.is_step_success} == run.succeeded, errors
         assert failed.keys() == run.failed
         assert {name: sorted(seen) for name, seen in self.hand.read.items()} == {
             name: sorted(seen) for name, seen in foreseen.read.items()

@@ -1,6 +1,6 @@
 """What there is by the documentation, whatever is run, checked, published, dropped and written.
 
-It has read the pages on publication, and none of the code, and knows the graph by heart.
+It knows the pages on publication and the graph by heart; where the pages say nothing, what the package does.
 """
 
 from dataclasses import dataclass, field
