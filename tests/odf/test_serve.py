@@ -5,6 +5,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -16,10 +17,10 @@ from dagster_versioned.storage import LocalStore
 
 
 @contextmanager
-def serving(folder: Path, **limits: float) -> Generator[int]:
+def serving(folder: Path, **limits: Any) -> Generator[int]:
     """The port of a server of a folder that has a head."""
     LocalStore(folder).put("refs/head", b"f1620")
-    with server(LocalStore(folder), port=0, limits=Limits(**limits)) as made:  # pyright: ignore[reportArgumentType]
+    with server(LocalStore(folder), port=0, limits=Limits(**limits)) as made:
         threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield made.server_address[1]
         made.shutdown()

@@ -177,7 +177,7 @@ def asked_of_spark(read: Callable[[str], Any], conditions: Sequence[str]) -> Ans
     try:
         frames = [read(sql).select(sf.lit(i).alias("i"), sf.col(ID)) for i, sql in enumerate(conditions)]
         found = reduce(lambda one, other: one.union(other), frames).toArrow().to_pylist()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - whatever Spark says is its answer
         if len(conditions) == 1:
             return [f"{type(error).__name__}: {error}"[:300]]
         half = len(conditions) // 2
