@@ -8,23 +8,18 @@ import pyarrow.dataset as ds
 from frame_of_seven import spark_session, write_rows
 from rounds import alternate, print_ratios, ratio
 
+from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.parts import WriteOptions
-from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark import SparkEngine
-from dagster_versioned.engines.staging import Staging
 from dagster_versioned.storage import LocalStore
 
 
 def written_scan(frame, folder: Path) -> Scan:
-    """The frame as a version of a table."""
-    staging = Staging(LocalStore(folder), "benchmark")
-    written = SparkEngine().write(frame, staging, WriteOptions(target_part_bytes=32 * 2**20))
-    named = [(part, f"{part.sha256}.parquet") for part in written.parts]
-    staging.promote_all(named)
-    staging.discard()
-    files = tuple(ScanFile(key, part.size, part.sha256, part.num_records) for part, key in named)
-    return Scan(staging.store, written.contents.schema, files)
+    """The frame as a version of a table, with all that its log knows of the rows."""
+    table = Project("BENCH", LocalStore(folder)).table("rows")
+    table.write(frame, options=TableOptions(target_part_bytes=32 * 2**20))
+    return table.files().scan
 
 
 def main() -> None:
