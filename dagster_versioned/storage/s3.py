@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -34,6 +34,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.loaders import Loader
 from botocore.session import Session as BotocoreSession
 from botocore.session import get_session
 
@@ -331,7 +332,8 @@ class S3Store:
         outer = len(self._prefix)
         arguments: dict[str, str] = {}
         if start_after.startswith(prefix):
-            arguments["StartAfter"] = self._prefix + prefix + _early_start(start_after[len(prefix) :])
+            folder = prefix[: prefix.rfind("/") + 1]
+            arguments["StartAfter"] = self._prefix + folder + _early_start(start_after[len(folder) :])
         elif start_after > prefix:
             return
         for page in self._pages(prefix, arguments):
@@ -516,6 +518,8 @@ class _Connection:
 
     def _botocore_session(self) -> BotocoreSession:
         session = get_session()
+        # Asked for once boto3 has told the session its profile.
+        session.lazy_register_component("data_loader", lambda: _models(session.get_config_variable("data_path")))
         source = self._credentials
         if source is None:
             return session
@@ -538,6 +542,21 @@ class _Connection:
         # botocore has no public way to give a session refreshable credentials.
         session._credentials = RefreshableCredentials.create_from_metadata(fresh(), fresh, method="callable")  # pyright: ignore[reportAttributeAccessIssue]
         return session
+
+
+class _Models(Loader):
+    """What botocore knows of services, from its files."""
+
+    @property
+    def search_paths(self) -> list[str]:
+        return [*super().search_paths]  # each session of boto3 appends a folder of its own, with nothing for clients
+
+
+@cache
+def _models(data_path: str | None) -> _Models:
+    """One for all clients of a process: to read the files takes ten times as long as to make a client of them."""
+    paths = (data_path or "").split(os.pathsep) if data_path else []
+    return _Models([str(Path(os.path.expandvars(path)).expanduser()) for path in paths])
 
 
 def _status(error: ClientError) -> int:

@@ -383,6 +383,12 @@ class TestListing:
         assert inner.subfolder("log").get("0") == b"data"
         assert keys_of(inner, start_after="log") == ["log/0"]
 
+    def test_what_follows_the_prefix_itself_is_all_of_it(self, store: ObjectStore):
+        fill(store, ["a/0", "a1", "ab/c", "b-/0"])
+        assert keys_of(store, "a", start_after="a") == ["a/0", "a1", "ab/c"]
+        assert keys_of(store, "ab", start_after="ab") == ["ab/c"]
+        assert keys_of(store, "b-", start_after="b-") == ["b-/0"]
+
     @pytest.mark.parametrize("prefix", ["/", "a//", "../", "a/../", "\0", "a\\"])
     def test_a_prefix_that_could_leave_the_root_is_refused(self, store: ObjectStore, prefix: str):
         with pytest.raises(InvalidName):
