@@ -26,9 +26,9 @@ from dagster_versioned.errors import VersionedError
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.promotion_events import tags_of
-from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parked.publish import Publication, PublicationReport, publish_drafts
+from dagster_versioned.tables.parked.publish import Hindrance, Publication, PublicationReport, publish_drafts
 from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.project import Project
 
@@ -41,14 +41,6 @@ CLOCKS = 3600.0
 SHOWN = 3
 JUDGED_BY = "dagster_versioned/evaluated_by"
 """Metadata of an evaluation that is reported beside a publication: the run whose check it is of."""
-
-
-@dataclass(frozen=True)
-class Hindrance:
-    """Why a draft is not published. What has ``failed`` is not waited for: only somebody can change it."""
-
-    why: str
-    failed: bool
 
 
 class EventLog:
@@ -138,32 +130,32 @@ def publish_of(
         if draft.is_living and _asset_of(draft) in wanted and run_id in (None, draft.run.run_id, draft.first_run_id)
     ]
 
-    judged: dict[str, str | None] = {}
+    judged: dict[str, Hindrance | None] = {}
     log, known = EventLog(instance), _failed.setdefault(graph, {})
     newest = log.newest({check for asset in set(map(_asset_of, own)) for check in _blocking(graph, asset)})
 
-    def judge(draft: ParkedDraft) -> str | None:
-        if draft.id not in judged:
+    def judge(draft: ParkedDraft) -> Hindrance | None:
+        if judged.get(draft.id) is None:  # what has passed and waits is looked at again: others are published meanwhile
             judged[draft.id] = look(draft)
         return judged[draft.id]
 
-    def look(draft: ParkedDraft) -> str | None:
+    def look(draft: ParkedDraft) -> Hindrance | None:
         executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
         before, found = known.get(draft.sha256, (None, None))
         if before != executed:
             found = hindrance(log, graph, draft, project)
             if found is not None and found.failed:
                 found = hindrance(log.again(), graph, draft, project)
-        if found is None:
-            return None
-        if found.failed and log.run(draft.run.run_id) is not None:
+        if found is not None and found.failed and log.run(draft.run.run_id) is not None:
             known[draft.sha256] = executed, found
-        standing = "failed" if found.failed else "parked"
-        if (draft.standing, draft.why) != (standing, found.why):
-            settle(project.data, draft, standing=standing, why=found.why)
-        return found.why
+        return found
 
-    return publish_drafts(project, own, judge, by, lambda made: report_publication(instance, graph, project, made))
+    def report(made: Publication) -> None:
+        nonlocal log
+        report_publication(instance, graph, project, made)
+        log = log.again()  # it may have taken long
+
+    return publish_drafts(project, own, judge, by, report)
 
 
 def _blocking(graph: AssetGraph, asset: dg.AssetKey) -> list[dg.AssetCheckKey]:

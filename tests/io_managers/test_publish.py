@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import dagster as dg
 import deltalake
@@ -29,6 +29,7 @@ from dagster_versioned.io_managers import publication
 from dagster_versioned.io_managers.publication import WHOLE_KEY
 from dagster_versioned.sensors import watch
 from dagster_versioned.tables.environments import create_environment, drop_environment
+from dagster_versioned.tables.parked import park, publish
 from dagster_versioned.tables.promote import promote
 from support.dagster_versions import has_partitioned_checks
 from support.house import materializations
@@ -246,9 +247,23 @@ class TestExecutedAgain:
         report = publish_checked(project, instance, repository)
         assert [one.draft.id == first.id for one in report.published] == [True, False]
 
+    def test_what_was_published_is_not_parked_again_and_all_that_follows_is_of_the_head(self, again, monkeypatch):
+        project, instance = again
+        monkeypatch.setattr(Again, "fails", True)
+        first = self.run(instance)
+        project.publish(first, by="ann")
+        head = project.table("raw").write(rows(-5)).version
+        Again.fails, Again.passes = False, True
+        self.run(instance, reexecution_options=dg.ReexecutionOptions.from_failure(first, instance))
+        assert Again.checked == [-5]
+        assert [str(one.draft.table) for one in self.publish(project, instance).published] == ["total"]
+        [parent] = project.table("total").version().identity.parents
+        assert (parent.version, project.table("total").read()["n"].to_pylist()) == (head.metadata_sha, [-5])
+        assert project.table("raw").read()["n"].to_pylist() == [-5]
+
 
 class Again:
-    given, passes, fails = [1, 2], False, False
+    given, passes, fails, checked = [1, 2], False, False, None
 
 
 def again_definitions(*, checked=True):
@@ -260,6 +275,7 @@ def again_definitions(*, checked=True):
 
     @dg.asset_check(asset=raw, blocking=True)
     def good(raw: pa.Table):
+        Again.checked = raw["n"].to_pylist()
         return dg.AssetCheckResult(passed=Again.passes)
 
     @dg.asset
@@ -486,6 +502,95 @@ def test_what_has_failed_is_looked_at_again_only_where_a_check_was_executed_agai
     assert len(publish_checked(house.project, house.instance, repository).published) == 1
 
 
+def test_what_passes_at_last_and_waits_for_another_draft_says_so_and_not_that_it_has_failed(house):
+    passes = {"raw": False, "total": False}
+
+    class CheckedBelow(Pipeline):
+        def defined(self, raw, total, good):
+            @dg.asset_check(asset=raw, blocking=True)
+            def good_raw(raw: pa.Table):
+                return dg.AssetCheckResult(passed=passes["raw"])
+
+            @dg.asset_check(asset=total, blocking=True)
+            def good_total(total: pa.Table):
+                return dg.AssetCheckResult(passed=passes["total"])
+
+            return super().defined(raw, total, good_raw, good_total)
+
+    pipeline = CheckedBelow(house)
+    seen = {PARKED_TAG: pipeline.run("unchecked").run_id}
+    pipeline.run("checks", tags=seen)
+    pipeline.publish()
+    assert [one.why.partition(" has")[0] for one in house.project.parked()] == [
+        "the check good_raw",
+        "the check good_total",
+    ]
+    passes["total"] = True
+    run = pipeline.run("checks", tags=seen)
+    [_, (_, why)] = pipeline.publish().waiting
+    raw, total = house.project.parked()
+    assert (total.standing, total.why) == ("parked", why)
+    assert why == f"it was built from the draft {raw.id[:8]} of {raw}, which is not published ({raw.why})"
+    assert (raw.standing, raw.why) == ("failed", f"the check good_raw has failed in run {run.run_id[:8]}")
+
+
+def test_a_check_that_fails_while_another_draft_is_published_has_failed(house, monkeypatch):
+    pipeline = Pipeline(house, mode="append")
+    pipeline.run()
+    pipeline.given = rows(3)
+    second = pipeline.run()
+
+    def meanwhile(*given, report=publication.report_publication):
+        if pipeline.passes:
+            pipeline.passes = False
+            pipeline.run("checks", tags={PARKED_TAG: second.run_id})
+        report(*given)
+
+    monkeypatch.setattr(publication, "report_publication", meanwhile)
+    pipeline.publish()
+    assert numbers(house, "raw") == [1, 2]
+    assert "the check good has failed" in next(one for one in house.project.parked() if one.is_living).why
+
+
+def test_rows_that_are_published_while_a_draft_waits_for_another_have_moved_for_its_check(house, monkeypatch):
+    """The draft waits, since the clock of the machine that made it is slow: what it was built from comes later."""
+
+    class Slow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) - timedelta(hours=1)
+
+    @dg.asset
+    def raw():
+        return rows(numbers_of.pop())
+
+    @dg.asset(metadata=TableOptions(mode="append").as_metadata())
+    def added(raw: pa.Table):
+        monkeypatch.setattr(park, "datetime", clocks.pop())
+        return raw
+
+    @dg.asset_check(asset=added, blocking=True, metadata={WHOLE_KEY: True})
+    def only_one(added: pa.Table):
+        return dg.AssetCheckResult(passed=added.num_rows == 1)
+
+    numbers_of, clocks = [2, 1], [datetime, Slow]
+    manager = house.io_manager(**AFTER)
+    defs = dg.Definitions(assets=[raw, added], asset_checks=[only_one], resources={"io_manager": manager})
+
+    def run(selection):
+        assert house.run(raw, added, only_one, io_manager=manager, selection=selection).success
+
+    run([raw])
+    publish_checked(house.project, house.instance, defs)
+    run(dg.AssetSelection.all())
+    run(dg.AssetSelection.assets(added))
+    report = publish_checked(house.project, house.instance, defs)
+    assert [str(one.draft.table) for one in report.published] == ["raw", "added"]
+    [(_, why)] = report.waiting
+    assert "moved since the check only_one looked" in why
+    assert numbers(house, "added") == [1]
+
+
 def test_a_run_that_is_cancelled_before_its_check_has_ended_publishes_nothing(house, pipeline):
     class Cancelled(Pipeline):
         def defined(self, raw, total, good):
@@ -679,6 +784,29 @@ def test_runs_of_one_backfill_read_what_the_others_parked(house):
     assert numbers(house, "whole") == [2]
 
 
+def test_each_run_of_a_backfill_has_what_it_parked_checked_itself(house):
+    daily = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=daily)
+    def raw(context):
+        return rows(ord(context.partition_key))
+
+    @dg.asset_check(asset=raw, blocking=True)
+    def good(raw: dict[str, pa.Table]):
+        return dg.AssetCheckResult(passed=True, metadata={"seen": sorted(raw)})
+
+    manager = house.io_manager(**AFTER)
+    given = {"io_manager": manager, "tags": {"dagster/backfill": "b1"}}
+    house.run(raw, partition_key="a", **given)
+    result = house.run(raw, good, partition_key="b", **given)
+    [found] = result.get_asset_check_evaluations()
+    assert found.metadata["seen"].value == ["a", "b"]
+    defs = dg.Definitions(assets=[raw], asset_checks=[good], resources={"io_manager": manager})
+    report = publish_checked(house.project, house.instance, defs)
+    assert [one.draft.partitions for one in report.published] == [("b",)]
+    assert [why for _, why in report.waiting] == ["the check good has not been evaluated"]
+
+
 def test_a_run_that_is_not_of_the_backfill_does_not(house):
     daily = dg.StaticPartitionsDefinition(["a"])
 
@@ -856,6 +984,27 @@ def test_what_a_whole_table_check_saw_is_told_by_the_log_and_by_no_clock(house, 
     [why] = [why for one, why in report.waiting if one.run.run_id == first.run_id and str(one.table) == "raw"]
     assert "moved since the check at_most_two looked" in why
     assert numbers(house, "raw") == [0, 2]
+
+
+def test_rows_that_are_committed_after_a_draft_was_judged_have_moved_for_its_check(house, monkeypatch):
+    class Whole(Pipeline):
+        def defined(self, raw, total, good):
+            @dg.asset_check(asset=raw, blocking=True, metadata={WHOLE_KEY: True})
+            def at_most_two(raw: pa.Table):
+                return dg.AssetCheckResult(passed=raw.num_rows <= 2)
+
+            return super().defined(raw, total, at_most_two)
+
+    def meanwhile(*given, write=publish.parked_write):
+        house.project.table("raw").write(rows(5), options=TableOptions(mode="append"))
+        return write(*given)
+
+    pipeline = Whole(house, mode="append")
+    pipeline.run()
+    monkeypatch.setattr(publish, "parked_write", meanwhile)
+    report = pipeline.publish()
+    assert "moved since the check at_most_two looked" in report.waiting[0][1]
+    assert numbers(house, "raw") == [5]
 
 
 def test_executions_of_long_ago_are_found(house, pipeline, monkeypatch):

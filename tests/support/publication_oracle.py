@@ -157,7 +157,9 @@ class Oracle:
                 hindrance = self.hindrance(draft) if is_judged else None
                 if hindrance is not None:
                     draft.standing = hindrance
-                elif (standing := self.fate(draft)) != "waits":
+                elif (standing := self.fate(draft)) == "waits":
+                    draft.standing = "parked"
+                else:
                     draft.standing = standing
                     done[standing].append(draft)
                     if standing == "published":

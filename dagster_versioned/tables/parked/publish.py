@@ -1,6 +1,7 @@
 """Publishing parked drafts: each after those that it was built from, by the ordinary write loop, once."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -9,11 +10,13 @@ from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
 from dagster_versioned.tables.parked.write import Superseded, parked_write
 from dagster_versioned.tables.unpublished import is_committed
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.stage import staging_folder
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.state import TableState
     from dagster_versioned.tables.table import VersionedTable
 
 
@@ -35,11 +38,27 @@ class PublicationReport:
     waiting: Sequence[tuple[ParkedDraft, str]]
 
 
-Judgement = Callable[[ParkedDraft], str | None]
-"""Why a draft is not to be published now; ``None`` if it is."""
+@dataclass(frozen=True)
+class Hindrance:
+    """Why a draft is not published. What has ``failed`` is not waited for: only somebody can change it."""
+
+    why: str
+    failed: bool = False
+
+
+Judgement = Callable[[ParkedDraft], Hindrance | None]
+"""What keeps a draft from being published now; asked once more against each head that it is to be committed onto."""
 
 Report = Callable[[Publication], object]
 """What is to be done once a draft is current, and before its document says so: again, where that died between."""
+
+
+class _Held(VersionedError):
+    """A draft that had passed is not to be published any more: something moved before it was committed."""
+
+    def __init__(self, found: Hindrance) -> None:
+        super().__init__(found.why)
+        self.found = found
 
 
 def publish_run(project: "Project", run_id: str, by: str | None) -> PublicationReport:
@@ -59,50 +78,62 @@ def publish_drafts(
 ) -> PublicationReport:
     """Publish the living ones of these that are to be, each after those that it was built from.
 
-    Whatever keeps one from being published keeps no other one. Raises `GovernanceError` where this is not the place to
-    write to.
+    Whatever keeps one from being published keeps no other one, and is what its document says from then on. Raises
+    `GovernanceError` where this is not the place to write to.
     """
     project.check_write()
     published: list[Publication] = []
     superseded: list[ParkedDraft] = []
-    waiting: dict[str, tuple[ParkedDraft, str]] = {}
+    waiting: dict[str, tuple[ParkedDraft, Hindrance]] = {}
     left = [draft for draft in drafts if draft.is_living]
     moved = True
     while moved:
         moved = False
         for draft in list(left):
             try:
-                why = _publish(project, draft, judge, by, report)
+                done = _publish(project, draft, judge, by, report)
             except Superseded as error:
-                why = _close(project, draft, by, str(error))
+                done = _close(project, draft, by, str(error))
+            except _Held as held:
+                done = held.found
             except VersionedError as error:
-                why = f"{type(error).__name__}: {error}"
-            if isinstance(why, str):
-                waiting[draft.id] = draft, why
+                done = _refused(error)
+            if isinstance(done, Hindrance):
+                known = waiting[draft.id][1] if draft.id in waiting else _known(draft)
+                waiting[draft.id] = draft, done
+                if done != known:
+                    with suppress(VersionedError):  # the report says it
+                        settle(project.data, draft, standing="failed" if done.failed else "parked", why=done.why)
                 continue
             moved = True
             left.remove(draft)
             waiting.pop(draft.id, None)
-            if isinstance(why, Publication):
-                published.append(why)
+            if isinstance(done, Publication):
+                published.append(done)
             else:
-                superseded.append(why)
-    return PublicationReport(published, superseded, list(waiting.values()))
+                superseded.append(done)
+    return PublicationReport(published, superseded, [(draft, found.why) for draft, found in waiting.values()])
 
 
 def _publish(
     project: "Project", draft: ParkedDraft, judge: Judgement, by: str | None, report: Report
-) -> "Publication | ParkedDraft | str":
-    """The publication, or why it is not published yet. Raises `Superseded`."""
-    if (why := judge(draft)) is not None:
-        return why
+) -> Publication | Hindrance:
+    """The publication, or what keeps the draft from it. Raises `Superseded`."""
+    if (found := judge(draft)) is not None:
+        return found
     if (above := _built_from(project, draft)) is not None:
         return above
     table = project.table(str(draft.table))
     operations = table.operations
     with staging_folder(table.store) as staging:
         write = parked_write(table.store, staging, draft)
-        state = operations.change(write.draft)
+
+        def plan(state: "TableState | None", timestamp: int) -> CommitDraft | None:
+            if (found := judge(draft)) is not None:
+                raise _Held(found)
+            return write.draft(state, timestamp)
+
+        state = operations.change(plan)
         results = write.results(state or operations.refresh(), write.began)
     publication = Publication(draft, table, results)
     report(publication)
@@ -111,7 +142,7 @@ def _publish(
     return publication
 
 
-def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
+def _built_from(project: "Project", draft: ParkedDraft) -> Hindrance | None:
     """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
     above = {one.id: one for one in read_drafts(project.data)[0] if one.id in draft.upon} if draft.upon else {}
     # Before the log: a draft may have the name of a version that was current once.
@@ -123,8 +154,8 @@ def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
             )
     for one in above.values():
         if one.is_living:
-            because = f" ({one.why})" if one.why else ""
-            return f"it was built from the draft {one.id[:8]} of {one}, which is not published{because}"
+            because = f" ({one.why})" if one.standing == "failed" else ""
+            return Hindrance(f"it was built from the draft {one.id[:8]} of {one}, which is not published{because}")
     for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
         if parent.source == project.name and not is_committed(project, parent):
             raise Superseded(
@@ -134,11 +165,19 @@ def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
     return None
 
 
-def _close(project: "Project", draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | str:
+def _close(project: "Project", draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | Hindrance:
     try:
         return settle(project.data, draft, standing="superseded", why=why, closed_at=_now(), by=by)
     except VersionedError as error:
-        return f"{type(error).__name__}: {error}"
+        return _refused(error)
+
+
+def _known(draft: ParkedDraft) -> Hindrance | None:
+    return None if draft.why is None else Hindrance(draft.why, draft.standing == "failed")
+
+
+def _refused(error: VersionedError) -> Hindrance:
+    return Hindrance(f"{type(error).__name__}: {error}")
 
 
 def _now() -> str:
