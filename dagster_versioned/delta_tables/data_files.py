@@ -116,8 +116,7 @@ class DeltaFiles:
         if not values or self._target.rules.mapping != "none":  # physical names tell a person nothing
             return name
         place = folder(values, list(values))
-        # No folder that a file system does not take, or that is hidden by its name: readers go by the log alone.
-        unfit = any(len(part.encode()) > FOLDER_BYTES or part.startswith("_") for part in place.split("/"))
+        unfit = any(len(part.encode()) > FOLDER_BYTES for part in place.split("/"))  # no file system takes it
         return name if unfit else f"{place}/{name}"
 
     def _by_partition(self, rows: pa.Table) -> "Iterator[tuple[PartitionValues, pa.Table]]":

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -15,6 +16,8 @@ import pytest
 
 from dagster_versioned import Project, read_delta
 from dagster_versioned.delta.schema.types import schema_from_arrow
+from dagster_versioned.delta_tables import spark as in_spark
+from dagster_versioned.delta_tables.arrow import write_delta
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.tables.options import TableOptions
@@ -142,6 +145,36 @@ def test_a_table_name_with_spaces_is_read(tmp_path: Path, name: str) -> None:
     if READS_WITH_POLARS:
         assert_same(pl.scan_delta(str(folder), use_pyarrow=True).collect().to_arrow(), numbered(9))
     assert_same(datom.read(datom.get_conn(datom.store_local(tmp_path), "P"), name, as_arrow=True), numbered(9))
+
+
+PARTITION_COLUMNS = ["x%20x", "100%", "a'b", 'a"b', "a#b", "a?b", "a*b", "a{b}", "a[0]^", "x,y;z", "_x", "_delta_log"]
+
+
+def partitioned_by_odd_names(folder: Path, writer: str) -> pa.Table:
+    values = ["v", "a/b: c=d", "x%20x", None]
+    frame = pa.table({"n": list(range(4)), **dict.fromkeys(PARTITION_COLUMNS, values)})
+    if writer == "versioned":
+        table = Project.open("P", str(folder.parents[1])).table(folder.name)
+        table.write(frame, options=TableOptions(partition_columns=tuple(PARTITION_COLUMNS)))
+    else:
+        write_delta(str(folder), frame, partition_by=PARTITION_COLUMNS)
+    return frame
+
+
+@pytest.mark.parametrize("writer", ["versioned", "delta_tables"])
+def test_partition_columns_of_odd_names_are_read(tmp_path: Path, writer: str) -> None:
+    """Polars takes partition columns from the paths of files, and knows them by names that nothing in it escapes."""
+    folder = tmp_path / "datom" / "t"
+    frame = partitioned_by_odd_names(folder, writer)
+    for read in [*DELTA_READERS, lambda folder: read_delta(str(folder))]:
+        assert_same(read(folder), frame)
+
+
+@pytest.mark.spark
+def test_partition_columns_of_odd_names_are_read_by_spark(tmp_path: Path, spark: Any) -> None:
+    folder = tmp_path / "datom" / "t"
+    frame = partitioned_by_odd_names(folder, "delta_tables")
+    assert_same(pa.Table.from_pandas(in_spark.read_delta(spark, str(folder)).toPandas()), frame)
 
 
 # --- datom

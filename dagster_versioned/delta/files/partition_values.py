@@ -35,6 +35,9 @@ _DAY = 86_400_000_000
 
 # What Hive and Spark escape in a folder name (Spark: ExternalCatalogUtils.escapePathName).
 _UNSAFE_IN_FOLDER = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+# Polars compares a column's name with its folder as it is, so of a name no more is escaped than has to be: what keys or
+# folders cannot hold, and the colon, which is a scheme's where Hadoop has a path without its root.
+_UNSAFE_IN_NAME = re.compile(r"[\x00-\x1f\x7f/:=\\]")
 
 
 def encode(value: Value, data_type: str) -> str | None:
@@ -241,12 +244,12 @@ def folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
     """The Hive folder of partition values, ``a=1/b=x`` in the order of ``columns``; ``""`` without any.
 
     It is a key, not a URI: a file's path in the log is `paths.encode_path` of it. Readers must not rely on it (*Data
-    Files*), but some do.
+    Files*), but Polars takes the columns from it.
     """
-    return "/".join(f"{_escaped(name)}={_escaped(values[name])}" for name in columns)
+    return "/".join(
+        f"{_escaped(_UNSAFE_IN_NAME, name)}={_escaped(_UNSAFE_IN_FOLDER, values[name])}" for name in columns
+    )
 
 
-def _escaped(text: str | None) -> str:
-    if not text:
-        return NULL_FOLDER
-    return _UNSAFE_IN_FOLDER.sub(lambda match: f"%{ord(match[0]):02X}", text)
+def _escaped(unsafe: re.Pattern[str], text: str | None) -> str:
+    return unsafe.sub(lambda match: f"%{ord(match[0]):02X}", text) if text else NULL_FOLDER
