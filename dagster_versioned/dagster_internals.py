@@ -27,6 +27,7 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.definitions.input import InputDefinition
 from dagster._core.definitions.partitions.context import partition_loading_context  # public from 1.12 on
 from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
+from dagster._core.definitions.sensor_definition import SensorType
 from dagster._core.events import EngineEventData
 from dagster._core.execution.context.system import StepExecutionContext
 from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -81,6 +82,7 @@ __all__ = [
     "StepOutputHandle",
     "UpstreamPartitionsResult",
     "evaluation_of",
+    "is_in_user_code",
     "load_python_file",
     "location_origins_from_yaml_paths",
     "partition_loading_context",
@@ -122,6 +124,11 @@ def evaluation_of(
         blocking=evaluation.blocking,
         **({} if partition is None else {"partition": partition}),
     )
+
+
+def is_in_user_code(sensor: dg.AutomationConditionSensorDefinition) -> bool:
+    """Whether a sensor evaluates conditions in user code, as those need that Dagster's daemon does not know."""
+    return sensor.sensor_type is SensorType.AUTOMATION
 
 
 def set_data_version(asset_key: dg.AssetKey, sha: str) -> None:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 import pytest
+from dagster._core.remote_representation.external_data import RepositorySnap  # what a code location tells the daemon
 
 import dagster_versioned
 from dagster_versioned import dagster_internals as internals
@@ -227,6 +228,11 @@ class TestDagster:
         assert isinstance(view.asset_graph, internals.AssetGraph)
         assert view.instance is instance
         assert set(view.asset_graph.materializable_asset_keys) == {dg.AssetKey("watched")}
+        (told,) = RepositorySnap.from_def(dg.Definitions([watched]).get_repository_def()).asset_nodes
+        assert told.automation_condition is None  # all that the daemon has to evaluate
+        for asked in (True, False):
+            sensor = dg.AutomationConditionSensorDefinition("a", target="*", use_user_code_server=asked)
+            assert internals.is_in_user_code(sensor) is asked
 
     def test_the_code_locations_of_a_workspace_file(self, tmp_path: Path) -> None:
         (tmp_path / "workspace.yaml").write_text("""

@@ -155,4 +155,9 @@ def _end(found: "Forecast") -> list[str]:
         lines[0] += f" Without a code version, so that changes of code are not seen: {some(found.uncoded)}."
     if found.unlisted:
         lines.append(f"No partition is known (dynamic ones with --instance alone): {some(found.unlisted)}.")
+    if found.unasked:
+        lines.append(
+            f"Nobody evaluates version_changed() of {some(found.unasked)}: Dagster's default sensor cannot. Add "
+            'AutomationConditionSensorDefinition("conditions", target="*", use_user_code_server=True).'
+        )
     return lines

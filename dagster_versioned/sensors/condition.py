@@ -25,7 +25,8 @@ def version_changed(
 
     For ``automation_condition=version_changed()`` on an asset that is a versioned table. It needs the asset's IO
     manager, so it is only evaluated in user code: by ``dg.AutomationConditionSensorDefinition(…,
-    use_user_code_server=True)``, which takes at most 500 assets.
+    use_user_code_server=True)``, which takes at most 500 assets. Dagster's default sensor passes over it without a
+    word; ``dagster-versioned plan`` names the assets that nothing else evaluates.
 
     What holds here too: the judgement is by heads, so a change that came while something ran, or between a run's end
     and the next look, is not lost, as it is with `AutomationCondition.data_version_changed`. What does not: a state is

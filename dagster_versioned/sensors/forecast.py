@@ -11,6 +11,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.reuse.foreseen import ForeseenReuse
+from dagster_versioned.dagster_internals import is_in_user_code
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.identity.version import On, Scope
@@ -64,7 +65,8 @@ class Forecast:
 
     ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``left`` how many were not
     current when the environment began, and not because of it, ``uncoded`` the assets
-    without a code version, ``unlisted`` those that have partitions of which none is known.
+    without a code version, ``unlisted`` those that have partitions of which none is known, ``unasked`` those with a
+    condition of `version_changed` that no sensor evaluates.
     """
 
     projects: tuple[str, ...]
@@ -74,6 +76,7 @@ class Forecast:
     left: int
     uncoded: tuple[str, ...]
     unlisted: tuple[str, ...]
+    unasked: tuple[str, ...]
 
     @property
     def would_run(self) -> bool:
@@ -112,7 +115,8 @@ def forecast(
                 f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
                 'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
             )
-        ahead = _Ahead(units, [one for repository in repositories for one in _requesters(repository, units)], scope)
+        requesters = [one for repository in repositories for one in _requesters(repository, units)]
+        ahead = _Ahead(units, requesters, scope)
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)
         stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
@@ -126,6 +130,7 @@ def forecast(
         left=ahead.left,
         uncoded=tuple(member.key.to_user_string() for _, member in members if member.code_version is None),
         unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
+        unasked=tuple(key.to_user_string() for repository in repositories for key in _unasked(repository)),
     )
 
 
@@ -415,6 +420,8 @@ def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> I
             continue
         keys = [key for key in sensor.asset_selection.resolve(graph) if key in own and graph.get(key).is_materializable]
         if isinstance(sensor, dg.AutomationConditionSensorDefinition):
+            if not is_in_user_code(sensor):
+                continue
             by_condition: dict[tuple[On, bool, bool], set[int]] = {}
             for key in keys:
                 for one in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
@@ -425,6 +432,19 @@ def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> I
         elif (on := plain(sensor.metadata, ON_KEY)) is not None:
             codes, checks = (bool(plain(sensor.metadata, key)) for key in (CODE_KEY, CHECKS_KEY))
             yield _Requester(sensor.name, frozenset(own[key] for key in keys), on, codes, checks)
+
+
+def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:
+    """The assets with a condition of ours that no sensor in user code evaluates; Dagster's daemon cannot."""
+    graph = repository.asset_graph
+    selections = [
+        sensor.asset_selection
+        for sensor in repository.sensor_defs
+        if isinstance(sensor, dg.AutomationConditionSensorDefinition) and is_in_user_code(sensor)
+    ]
+    asked = {key for selection in selections for key in selection.resolve(graph)}
+    keys = sorted(graph.materializable_asset_keys - asked)
+    return [key for key in keys if any(_conditions(cast("Condition | None", graph.get(key).automation_condition)))]
 
 
 def _conditions(condition: Condition | None) -> Iterator[VersionChanged]:

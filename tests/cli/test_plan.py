@@ -110,6 +110,19 @@ def size(project, table):
     return f"{project.table(table).version().facts.size_bytes} bytes"
 
 
+def test_conditions_that_no_sensor_evaluates_are_named(project, code):
+    asked = PIPELINE.replace("@dg.asset\n", "@dg.asset(automation_condition=version_changed())\n")
+    asked = asked.replace("build_version_sensor\n", "version_changed\n").replace(
+        'build_version_sensor("keep_current", dg.AssetSelection.all())', ""
+    )
+    where = {"code": "1", "location": project.store.uri.removeprefix("file://"), "environment": VARIABLE}
+    code("conditions", asked.format(**where))
+    assert plan("-m", "conditions", "--environment", "production").stdout.splitlines()[-1] == (
+        "Nobody evaluates version_changed() of delays: Dagster's default sensor cannot. Add "
+        'AutomationConditionSensorDefinition("conditions", target="*", use_user_code_server=True).'
+    )
+
+
 def test_as_json_with_every_partition(built, cli):
     document = cli.json("plan", "-m", "changed", "--environment", "production")
     assert [(one["asset"], one["partition"], one["what"]) for one in document["cells"]] == [

@@ -185,6 +185,26 @@ class TestAsSensorsJudge:
         found = forecast([house.define(asset("up"), one, two, sensors=sensors)])
         assert {cell.asset: cell.sensors for cell in found.cells} == {"one": ("auto",), "two": ()}
 
+    @pytest.mark.parametrize(
+        ("sensors", "unasked"),
+        [
+            ([], ("one", "three")),
+            ([dg.AutomationConditionSensorDefinition("auto", target="*")], ("one", "three")),
+            ([dg.AutomationConditionSensorDefinition("auto", target="one", use_user_code_server=True)], ("three",)),
+            ([dg.AutomationConditionSensorDefinition("auto", target="*", use_user_code_server=True)], ()),
+        ],
+        ids=["Dagster's own", "in the daemon", "of one", "of all"],
+    )
+    def test_a_condition_that_no_sensor_can_evaluate_is_named(self, house, sensors, unasked):
+        house.write("up")
+        one = asset("one", "up", automation_condition=version_changed())
+        two = asset("two", "up", automation_condition=dg.AutomationCondition.eager())
+        three = asset("three", "up", automation_condition=dg.AutomationCondition.eager() | version_changed())
+        found = forecast([house.define(asset("up"), one, two, three, sensors=sensors)])
+        assert found.unasked == unasked
+        asked = {cell.asset: cell.sensors for cell in found.cells}
+        assert asked == {key: () if key in ("two", *unasked) else ("auto",) for key in ("one", "two", "three")}
+
     def test_a_multi_asset_is_one_run_and_two_tables(self, house):
         @dg.multi_asset(outs={"one": dg.AssetOut(), "two": dg.AssetOut()}, ins={"up": dg.AssetIn()})
         def both(up):
