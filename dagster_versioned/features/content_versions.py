@@ -1,14 +1,13 @@
 """Versions of samples by what they say, for those that bring no others; and digests of all samples' versions.
 
-A *content version* is the value of the digest of one row in some columns alone: it says whether two rows say the same
-in these, and is the same text wherever it is computed. A *field digest* is the digest of all samples' ids and their
-data versions of one field, without an order, so that the digest of a table is the sum of those of its parts.
+A *content version* is the SHA-256 of one row in some columns alone: it says whether two rows say the same in these,
+whoever made them, and is the same text wherever it is computed. A *field digest* is the digest of all samples' ids and
+their data versions of one field, without an order, so that the digest of a table is the sum of those of its parts.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,20 +15,18 @@ from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.digest import BagDigest, row_lanes
-
-_DIGITS = b"0123456789abcdef"
+from dagster_versioned.identity.digest import BagDigest, row_shas
 
 
 def content_versions(frame: pa.Table, columns: Sequence[str]) -> "pa.ChunkedArray[Any]":
-    """The content version of each row, by these columns in this order: 32 hexadecimal digits.
+    """The content version of each row, by these columns in this order: 64 hexadecimal digits.
 
     Raises `InvalidInput` for columns that are not there, and `UnsupportedType` for those that cannot be stored.
     """
     require_content("The frame", frame.column_names, columns)
     rows = frame.select(list(columns))
     schema = stored_schema(rows.schema)
-    return pa.chunked_array([versions_of(batch) for batch in conform_all(rows.to_batches(), schema)], pa.string())
+    return pa.chunked_array([row_shas(batch) for batch in conform_all(rows.to_batches(), schema)], pa.string())
 
 
 def field_digests(frame: pa.Table, ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:
@@ -54,15 +51,6 @@ def require_content(what: str, known: Sequence[str], columns: Sequence[str]) -> 
     if not columns:
         raise InvalidInput(f"{what} has no content version by no columns. Nothing was computed or written. Name some.")
     require_columns(what, known, columns)
-
-
-def versions_of(batch: pa.RecordBatch) -> "pa.Array[Any]":
-    """The content versions of rows in canonical types."""
-    lanes = np.stack(row_lanes(batch), axis=1).astype(">u8")
-    octets = np.frombuffer(lanes.tobytes(), np.uint8)
-    digits = np.frombuffer(_DIGITS, np.uint8)[np.stack([octets >> 4, octets & 15], axis=1)]
-    texts = pa.Array.from_buffers(pa.binary(32), batch.num_rows, [None, pa.py_buffer(digits.tobytes())])
-    return texts.cast(pa.binary()).cast(pa.string())
 
 
 def digests_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema, ids: int) -> list[BagDigest]:

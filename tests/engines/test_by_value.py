@@ -34,7 +34,7 @@ SHIPPED = [
     row_locations_source.located_rows,
     planned_rows._rows,
     log_plan._reader,
-    content_versions.versions_of,
+    content_versions.row_shas,
     content_versions.digests_of,
 ]
 if releases.has_data_sources():

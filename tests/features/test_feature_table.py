@@ -22,6 +22,7 @@ from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FeatureRecord
+from support.colliding import colliding_texts
 from support.crashes import append_as_another_program
 from support.feature_tables import BASE, VIDEO, Tables, counted, graph_of, loud, videos, words
 
@@ -113,6 +114,38 @@ def test_content_versions_of_the_body_stop_the_wave(either):
     stored = {row["id"]: row for row in either.table("middle").read().to_pylist()}
     assert stored[1][DATA_VERSION_BY_FIELD] == {"text": "C"}
     assert stored[1][DATA_VERSION] != stored[1][PROVENANCE]
+
+
+@pytest.mark.parametrize("is_feature", [True, False], ids=["a root's samples", "a plain table's rows"])
+def test_a_sample_that_was_made_to_look_unchanged_is_computed(either, is_feature):
+    """By texts with one open digest, in the place of one another, and by a number in the place of a text's bytes."""
+    graph, (one, other) = graph_of(words()), colliding_texts()
+
+    def write(sound):
+        rows = videos((1, "a", "x"), (2, "b", "y")).set_column(1, "sound", sound)
+        if is_feature:
+            either.root(graph, "video", rows, full=not pa.types.is_string(sound.type))
+        else:
+            either.write_plain("video", rows)
+        found = either.step(
+            graph, "words", lambda rows: loud(rows.set_column(1, "sound", rows["sound"].cast("string")))
+        )
+        return counted(found[1]), [row["text"] for _, row in sorted(either.rows("words").items())]
+
+    assert write(pa.array([one, "b"])) == ((2, 0, 0, 0), [one.upper(), "B"])
+    assert write(pa.array([other, "b"])) == ((0, 1, 0, 1), [other.upper(), "B"])
+    assert write(pa.array([other, "12345678"])) == ((0, 1, 0, 1), [other.upper(), "12345678"])
+    number = int.from_bytes(b"12345678", "little")
+    assert write(pa.array([1, number])) == ((0, 2, 0, 0), ["1", str(number)])
+
+
+def test_samples_with_content_versions_of_an_earlier_release_are_stale_once(tables):
+    graph, raw = graph_of(words()), videos(*BASE)
+    earlier = pa.array([{"image": f"{n:032x}", "sound": f"{n:032x}"} for n in range(3)])
+    tables.root(graph, "video", raw.append_column(PROVENANCE_BY_FIELD, earlier))
+    stored = tables.table("video").version().metadata_sha
+    assert [counted(tables.root(graph, "video", raw)[1]) for _ in range(2)] == [(0, 3, 0, 0), (0, 0, 0, 3)]
+    assert tables.table("video").read(stored)[PROVENANCE_BY_FIELD].to_pylist() == earlier.to_pylist()
 
 
 @pytest.mark.every(4)

@@ -1,4 +1,4 @@
-"""Both digests against a value-by-value implementation of their specification, and against whatever must not matter."""
+"""Digests of rows against a value-by-value implementation of their specification, and whatever must not matter."""
 
 import itertools
 import random
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.bounds import release_of
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes, type_text
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes, row_shas, type_text
 from support import reference_digest
 from support.arrow_types import newer
 from support.digest_columns import arrow_type, batch_of, dirty, nullable, tables, values
@@ -33,6 +33,11 @@ def sequence(*batches: pa.RecordBatch) -> str:
     return digest.finish().text
 
 
+def shas(*batches: pa.RecordBatch) -> str:
+    return " ".join(sha for batch in batches for sha in row_shas(batch).to_pylist())
+
+
+each = pytest.mark.parametrize("digest", [bag, sequence, shas])
 both = pytest.mark.parametrize("digest", [bag, sequence])
 Digest = Callable[..., str]
 
@@ -54,7 +59,12 @@ def test_row_lanes_are_what_the_bag_digest_sums(table: Table) -> None:
         assert lane.tolist() == [reference_digest.record([k for _, k in columns], list(row), seed) for row in rows]
 
 
-@both
+@given(tables())
+def test_the_shas_of_rows_are_the_specified_ones(table: Table) -> None:
+    assert shas(batch_of(*table)).split() == reference_digest.shas(*table)
+
+
+@each
 @given(table=tables(), data=st.data())
 def test_batching_and_slicing_do_not_matter(digest: Digest, table: Table, data: st.DataObject) -> None:
     columns, rows = table
@@ -70,7 +80,7 @@ def test_batching_and_slicing_do_not_matter(digest: Digest, table: Table, data: 
 
 
 @pytest.mark.every(2)
-@both
+@each
 @given(table=tables(), data=st.data())
 def test_what_is_under_a_null_does_not_matter(digest: Digest, table: Table, data: st.DataObject) -> None:
     columns, rows = table
@@ -162,4 +172,5 @@ def test_arrow_types_of_the_same_values_have_one_digest(
     first, second = (pa.RecordBatch.from_arrays([array], names=["c"]) for array in (clean, other))
     assert type_text(clean.type) == type_text(other.type)
     assert digest(first) == digest(second)
+    assert shas(first) == shas(second)
     assert digest(first.slice(1)) == digest(second.slice(1))

@@ -98,3 +98,36 @@ def sequence(columns: list[tuple[str, Any]], rows: list[tuple[Any, ...]]) -> str
         column = struct.pack("<Q", len(head)) + head + nodes(kind, [row[index] for row in rows])
         total.update(hashlib.sha256(column).digest())
     return f"seq-sha256:{total.hexdigest()}:{len(rows)}"
+
+
+def widest(kind: Any) -> Any:
+    if isinstance(kind, str):
+        if kind.startswith("decimal"):
+            return f"decimal(38,{kind.split(',')[1]}"
+        return {"byte": "long", "short": "long", "integer": "long", "float": "double"}.get(kind, kind)
+    if kind[0] == "struct":
+        return ["struct", *([name, widest(field)] for name, field in kind[1:])]
+    return [kind[0], *map(widest, kind[1:])]
+
+
+def encoded(kind: Any, value: Any) -> bytes:
+    if value is None:
+        return b"\0"
+    if isinstance(kind, str):
+        data = canonical(kind, value)
+        length = struct.pack("<Q", len(data)) if kind in ("string", "binary") else b""
+        return b"\1" + length + data
+    if kind[0] == "struct":
+        return b"\1" + b"".join(encoded(field, value[name]) for name, field in kind[1:])
+    if kind[0] == "array":
+        items = [encoded(kind[1], item) for item in value]
+    else:
+        items = sorted(b"\1" + encoded(kind[1], key) + encoded(kind[2], item) for key, item in value)
+    return b"\1" + struct.pack("<Q", len(items)) + b"".join(items)
+
+
+def shas(columns: list[tuple[str, Any]], rows: list[tuple[Any, ...]]) -> list[str]:
+    text = json.dumps([[name, widest(kind)] for name, kind in columns], ensure_ascii=False, separators=(",", ":"))
+    head = hashlib.sha256(text.encode()).digest()
+    records = (b"".join(encoded(kind, value) for (_, kind), value in zip(columns, row, strict=True)) for row in rows)
+    return [hashlib.sha256(head + record).hexdigest() for record in records]

@@ -14,8 +14,8 @@ from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import has_arrow_functions, require
 from dagster_versioned.engines.spark.types import stored_schema
-from dagster_versioned.features.content_versions import digests_of, require_content, versions_of
-from dagster_versioned.identity.digest import BagDigest, RowsDigest
+from dagster_versioned.features.content_versions import digests_of, require_content
+from dagster_versioned.identity.digest import BagDigest, RowsDigest, row_shas
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +33,7 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
 
     def versions(rows: Any) -> Any:
         batch = pa.RecordBatch.from_arrays(rows.flatten(), list(schema.names))
-        return pa.concat_arrays([pa.array([], pa.string()), *map(versions_of, conform_all([batch], schema))])
+        return pa.concat_arrays([pa.array([], pa.string()), *map(row_shas, conform_all([batch], schema))])
 
     as_udf = cast("Any", sf.arrow_udf)  # whose stubs know no function of arrays
     return as_udf(self_contained(versions), "string")(sf.struct(*map(_column, columns)))
@@ -56,7 +56,7 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
             texts: list[Any] = []
             for at, schema in zip(places, schemas, strict=True):
                 part = pa.RecordBatch.from_arrays([batch.column(i) for i in at], list(schema.names))
-                hashed = map(versions_of, conform_all([part], schema))
+                hashed = map(row_shas, conform_all([part], schema))
                 texts.append(pa.concat_arrays([pa.array([], pa.string()), *hashed]))
             packed = pa.StructArray.from_arrays(texts, members)
             yield pa.RecordBatch.from_arrays([*batch.columns, packed], [*batch.schema.names, name])
