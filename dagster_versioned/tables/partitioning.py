@@ -7,7 +7,7 @@ that means something else is refused. How many partitions there are, and where t
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal, Self, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -81,12 +81,18 @@ class _Rhythm:
         )
         return pc.add(floored, offset)
 
+    @property
+    def is_at_night(self) -> bool:
+        """Whether windows begin at an hour in which Dagster minds that the clock is set (`DAYLIGHT_SAVINGS_HOURS`)."""
+        return self.offset // timedelta(hours=1) % 24 in (1, 2, 3)
+
     def next_start(self, moment: datetime) -> datetime:
         """The beginning of the first window that does not begin before a moment, on the wall clock."""
-        start = self._start(moment)
-        return start if start == moment else self._start(start + _PERIODS[self.cadence])
+        start = self.start(moment)
+        return start if start == moment else self.start(start + _PERIODS[self.cadence])
 
-    def _start(self, moment: datetime) -> datetime:
+    def start(self, moment: datetime) -> datetime:
+        """The beginning of the window of a moment, on the wall clock."""
         return self.starts(pa.chunked_array([pa.array([moment], pa.timestamp("us"))]))[0].as_py()
 
 
@@ -194,17 +200,57 @@ class Partitioning:
             return moments.cast(pa.string())
         if self._rhythm is None:
             raise InvalidInput(
-                f"Windows of {self.cron!r} begin neither hourly, daily, weekly nor monthly, so the key of a time is "
-                f"not known here. Nothing was changed. Name a column that holds keys, instead of {column!r}."
+                f"Windows of {self.cron!r} in {self.timezone} begin neither hourly, daily, weekly nor monthly by the "
+                "clock, so the key of a time is not known here. Nothing was changed. Name a column that holds keys, "
+                f"instead of {column!r}."
             )
+        zone = str(self.timezone)
         if getattr(kind, "tz", None) is not None:
-            zoned = moments.cast(cast("Any", pa.timestamp("us", tz=str(self.timezone))), safe=False)
-            if self._rhythm.cadence == "hourly":
-                return self._keys_of_hours(zoned, self._rhythm)
-            moments = cast("Any", pc.local_timestamp(zoned))
+            zoned = moments.cast(cast("Any", pa.timestamp("us", tz=zone)), safe=False)
+        else:
+            wall = moments.cast(pa.timestamp("us"), safe=False)
+            zoned = self._read_off(wall, self._rhythm)
+        if self._rhythm.cadence == "hourly":
+            return self._keys_of_hours(zoned, self._rhythm)
+        return self._keys_of_days(zoned, self._rhythm)
+
+    def _keys_of_days(self, moments: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
+        """The keys of moments in the windows' zone, where windows are longer than what the clock is set by."""
+        compute: Any = pc
+        floored = rhythm.starts(compute.local_timestamp(moments))
+        before, after = (
+            rhythm.starts(compute.add(floored, pa.scalar(step, pa.duration("us"))))
+            for step in (-timedelta(microseconds=1), _PERIODS[rhythm.cadence])
+        )
+        # The clock may have been set between the floor and the moment: then that window has not begun, or another has.
+        at_floor = compute.if_else(compute.greater(self._begun(floored, rhythm), moments), before, floored)
+        starts = compute.if_else(compute.less_equal(self._begun(after, rhythm), moments), after, at_floor)
+        return self._names_of_days(starts, rhythm)
+
+    def _read_off(self, wall: Any, rhythm: _Rhythm) -> Any:
+        """Moments that a wall clock shows; one that it never shows is of the window before, as when rows are split."""
+        if rhythm.cadence != "hourly" and not rhythm.is_at_night:
+            return self._begun(wall, rhythm)
+        ambiguous = "earliest" if rhythm.cadence == "hourly" else "latest"
+        compute: Any = pc
+        return compute.assume_timezone(wall, str(self.timezone), ambiguous=ambiguous, nonexistent="earliest")
+
+    def _begun(self, starts: Any, rhythm: _Rhythm) -> Any:
+        """When windows begin whose beginnings on the wall clock are given. Source: Dagster's `_replace_date_fields`."""
+        compute: Any = pc
+        zone = str(self.timezone)
+        if rhythm.is_at_night:
+            return compute.assume_timezone(starts, zone, ambiguous="latest", nonexistent="latest")
+        begun = compute.assume_timezone(starts, zone, ambiguous="earliest", nonexistent="earliest")
+        return compute.add(begun, compute.subtract(starts, compute.local_timestamp(begun)))
+
+    def _names_of_days(self, starts: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
+        compute: Any = pc
+        named = starts
+        if rhythm.is_at_night or "%z" in str(self.format):
+            named = self._begun(starts, rhythm)
         # Arrow prints fractions of a second in the precision of the type.
-        starts: Any = self._rhythm.starts(moments.cast(pa.timestamp("us"), safe=False)).cast(pa.timestamp("s"))
-        return cast("pa.ChunkedArray[Any]", pc.strftime(starts, format=self.format or ""))
+        return compute.strftime(named.cast(pa.timestamp("s", named.type.tz)), format=self.format)
 
     def _keys_of_hours(self, moments: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
         """The keys of moments in the windows' zone. Of two hours that have one name, the second one has its offset."""
@@ -212,11 +258,14 @@ class Partitioning:
         wall = compute.local_timestamp(moments)
         # As far back as the wall clock says, but on no clock: between may lie an hour that comes twice.
         starts = compute.subtract(moments, compute.subtract(wall, rhythm.starts(wall)))
-        named = compute.local_timestamp(starts)
         zone = str(self.timezone)
+        seconds = starts.cast(pa.timestamp("s", zone))
+        if "%z" in str(self.format):
+            return compute.strftime(seconds, format=self.format)
+        named = compute.local_timestamp(starts)
         first = compute.assume_timezone(named, zone, ambiguous="earliest", nonexistent="earliest")
         keys = compute.strftime(named.cast(pa.timestamp("s")), format=self.format)
-        with_offset = compute.strftime(starts.cast(pa.timestamp("s", zone)), format=self._format_with_offset)
+        with_offset = compute.strftime(seconds, format=self._format_with_offset)
         return compute.if_else(compute.equal(first, starts), keys, with_offset)
 
     @property
@@ -234,7 +283,26 @@ class Partitioning:
 
     @cached_property
     def _rhythm(self) -> _Rhythm | None:
-        return _Rhythm.of(self.cron) if self.cron is not None else None
+        rhythm = _Rhythm.of(self.cron) if self.cron is not None else None
+        # Where the clock is set by half an hour, Dagster's hours begin at :30 from then on, or not: as it came there.
+        return None if rhythm and rhythm.cadence == "hourly" and self._is_set_by_less_than_hours else rhythm
+
+    @property
+    def _is_set_by_less_than_hours(self) -> bool:
+        try:
+            zone = ZoneInfo(str(self.timezone))
+        except (ValueError, ZoneInfoNotFoundError):
+            return False
+        winter, summer = (datetime(2025, month, 1, tzinfo=zone).utcoffset() for month in (1, 7))
+        return bool((cast("timedelta", winter) - cast("timedelta", summer)) % timedelta(hours=1))
+
+    def _exists(self, wall: datetime) -> bool:
+        """Whether the wall clock of the windows' zone shows a time, which it does not while it is set forward."""
+        try:
+            moment = wall.replace(tzinfo=ZoneInfo(str(self.timezone)))
+        except (ValueError, ZoneInfoNotFoundError):
+            return True
+        return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) == wall
 
     def _holds(self, key: str) -> bool:
         if self.kind == "multi":
@@ -250,8 +318,13 @@ class Partitioning:
             return self._is_second(key)
         if self._rhythm is None or moment.tzinfo is not None:
             return True
-        # A key may say less than when its window begins, such as the day of one that begins at six.
-        return self._rhythm.next_start(moment).strftime(self.format or "") == key
+        # A key may say less than when its window begins, such as the day of one that begins at six, or a later time:
+        # what would begin while the clock is set forward begins after that.
+        start = self._rhythm.next_start(moment)
+        if start.strftime(self.format or "") == key and self._exists(start):
+            return True
+        walls = pa.chunked_array([pa.array([self._rhythm.start(moment), start], pa.timestamp("us"))])
+        return self._rhythm.cadence != "hourly" and key in self._names_of_days(walls, self._rhythm).to_pylist()
 
     def _is_second(self, key: str) -> bool:
         """Whether a key is of a window that begins in an hour which comes a second time, as the clock is set back."""
@@ -259,12 +332,12 @@ class Partitioning:
             return False
         try:
             wall = datetime.strptime(key, self._format_with_offset).replace(tzinfo=None)
+            wall = self._rhythm.next_start(wall) if self._rhythm else wall
             first, second = (wall.replace(tzinfo=ZoneInfo(str(self.timezone)), fold=fold) for fold in (0, 1))
         except (ValueError, ZoneInfoNotFoundError):
             return False
         came_back = cast("timedelta", first.utcoffset()) > cast("timedelta", second.utcoffset())
-        begins = self._rhythm is None or self._rhythm.next_start(wall) == wall
-        return came_back and begins and second.strftime(self._format_with_offset) == key
+        return came_back and second.strftime(self._format_with_offset) == key
 
 
 def difference(known: Partitioning | None, given: Partitioning, keys: Iterable[str | None], of: str) -> str | None:

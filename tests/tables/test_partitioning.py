@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
@@ -175,6 +176,100 @@ def test_parts_of_such_an_hour_are_keys_too_and_no_others_with_an_offset(zone: s
     assert quarters.unknown_keys(strange) == strange
     daily = Partitioning.time_windows("daily", key_format="%Y-%m-%d-%H:%M", timezone=zone)
     assert daily.unknown_keys(seconds[:1]) == seconds[:1]
+
+
+HOURS = "%Y-%m-%d-%H:%M"
+US = pa.timestamp("us")
+CHANGEOVERS = {  # the days on which clocks are set back and forward, also at midnight and by half an hour
+    "America/New_York": (datetime(2025, 11, 2), datetime(2025, 3, 9)),
+    "Europe/Berlin": (datetime(2025, 10, 26), datetime(2025, 3, 30)),
+    "Australia/Sydney": (datetime(2025, 4, 6), datetime(2025, 10, 5)),
+    "America/Santiago": (datetime(2025, 4, 5), datetime(2025, 9, 7)),
+    "America/Havana": (datetime(2025, 11, 2), datetime(2025, 3, 9)),
+    "Australia/Lord_Howe": (datetime(2025, 4, 6), datetime(2025, 10, 5)),
+}
+KEYS = [
+    ("0 * * * *", "%Y-%m-%d-%H:%M"),
+    ("30 * * * *", "%Y-%m-%d-%H:%M"),
+    ("0 * * * *", "%Y-%m-%dT%H:%M:%S%z"),
+    ("*/15 * * * *", "%Y-%m-%d-%H:%M"),
+    ("0 */6 * * *", "%Y-%m-%d-%H:%M"),
+    ("0 0 * * *", "%Y-%m-%d"),
+    ("30 0 * * *", "%Y-%m-%d-%H:%M"),
+    ("30 1 * * *", "%Y-%m-%d-%H:%M"),
+    ("30 2 * * *", "%Y-%m-%d-%H:%M"),
+    ("15 2 * * *", "%Y-%m-%d"),
+    ("30 23 * * *", "%Y-%m-%d"),
+    ("30 2 * * 0", "%Y-%m-%d-%H:%M"),
+]
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("cron", "form"), KEYS)
+@pytest.mark.parametrize("zone", CHANGEOVERS)
+def test_over_both_changeovers_keys_and_their_rows_are_those_of_dagster(zone: str, cron: str, form: str) -> None:
+    import dagster as dg
+
+    ours = Partitioning.time_windows(cron, key_format=form, timezone=zone)
+    for day in CHANGEOVERS[zone]:
+        around = timedelta(days=8 if cron.endswith("0") else 2)
+        theirs = dg.TimeWindowPartitionsDefinition(
+            start=day - around, end=day + around, cron_schedule=cron, fmt=form, timezone=zone
+        )
+        keys = theirs.get_partition_keys()
+        assert not ours.unknown_keys(keys)
+        moments: list[datetime] = []
+        wanted: list[str] = []
+        for key in keys:
+            window = theirs.time_window_for_partition_key(key)
+            start, end = window.start.astimezone(UTC), window.end.astimezone(UTC)
+            inside = [
+                start,
+                end - timedelta(microseconds=1),
+                *(start + (end - start) * part / 9 for part in range(1, 9)),
+            ]
+            if end - start > timedelta(hours=1):
+                inside += [start + timedelta(minutes=29), end - timedelta(minutes=31), end - timedelta(minutes=61)]
+            moments += inside
+            wanted += [key] * len(inside)
+        times = pa.chunked_array([pa.array(moments, pa.timestamp("us", "UTC"))])
+        if cron.startswith(("*/15", "0 */6")) or (zone == "Australia/Lord_Howe" and cron.endswith("* * * *")):
+            with pytest.raises(InvalidInput, match="by the clock"):  # as Dagster's own hours there drift
+                ours.keys_of(times, "t")
+        else:
+            assert ours.keys_of(times, "t").to_pylist() == wanted
+
+
+@pytest.mark.parametrize(("schedule", "unknown"), [("hourly", "2025-03-30-02:00"), ("30 2 * * *", "2025-03-30-02:30")])
+def test_what_begins_while_the_clock_is_set_forward_is_no_second_key_of_the_rows_after_that(
+    schedule: str, unknown: str
+) -> None:
+    ours = Partitioning.time_windows(schedule, key_format="%Y-%m-%d-%H:%M", timezone="Europe/Berlin")
+    assert ours.unknown_keys([unknown, "2025-03-30-03:00"]) == [unknown]
+
+
+@pytest.mark.parametrize("cron", ["0 * * * *", "0 0 * * *", "30 2 * * *", "30 23 * * *"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Santiago"])
+def test_times_without_a_zone_get_the_partition_in_which_a_run_over_all_of_them_puts_them(zone: str, cron: str) -> None:
+    import dagster as dg
+
+    days = CHANGEOVERS[zone] if cron != "0 * * * *" else CHANGEOVERS[zone][1:]  # of two hours it does not say which
+    for day in days:
+        theirs = dg.TimeWindowPartitionsDefinition(
+            start=day - timedelta(days=4), end=day + timedelta(days=4), cron_schedule=cron, fmt=HOURS, timezone=zone
+        )
+        keys = theirs.get_partition_keys()
+        windows = [theirs.time_window_for_partition_key(key) for key in keys]
+        column = KeyColumn("t", tuple(keys), tuple((window.start, window.end) for window in windows))
+        times = pa.chunked_array([pa.array([day + timedelta(minutes=5 * step) for step in range(-300, 300)], US)])
+        places = RowPartitions(tuple(keys), (column,)).of_rows([times.cast(pa.int64())], [True])
+        ours = Partitioning.time_windows(cron, key_format=HOURS, timezone=zone)
+        assert ours.keys_of(times, "t").to_pylist() == [keys[place] for place in places]
+
+
+def test_the_second_of_two_hours_is_known_by_a_key_that_says_less_than_when_it_begins() -> None:
+    halves = Partitioning.time_windows("30 * * * *", key_format="%Y-%m-%d-%H", timezone="Europe/Berlin")
+    assert not halves.unknown_keys(["2025-10-26-02", "2025-10-26-02+0100"])
 
 
 @pytest.mark.parametrize("text", ["", "every day", "* * *"])
