@@ -11,11 +11,18 @@ from pathlib import Path
 import duckdb
 import duckdb_extension_delta
 
-connection = duckdb.connect()
-connection.execute("set autoinstall_known_extensions = false")
-connection.execute("set TimeZone = 'UTC'")
 (extension,) = Path(duckdb_extension_delta.__file__).parent.glob("extensions/*/delta.duckdb_extension")
-connection.execute(f"load '{extension}'")
+
+
+def connect():
+    made = duckdb.connect()
+    made.execute("set autoinstall_known_extensions = false")
+    made.execute("set TimeZone = 'UTC'")
+    made.execute(f"load '{extension}'")
+    return made
+
+
+connection = connect()
 for line in sys.stdin:
     asked = json.loads(line)
     answers = []
@@ -25,4 +32,6 @@ for line in sys.stdin:
             answers.append(sorted(n for (n,) in found))
         except duckdb.Error as error:
             answers.append(str(error)[:300])
+            if isinstance(error, (duckdb.FatalException, duckdb.InternalException)):  # it answers nothing any more
+                connection = connect()
     print(json.dumps(answers), flush=True)
