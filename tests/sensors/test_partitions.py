@@ -1,5 +1,7 @@
 """Partitions of a target: which are asked for, through Dagster's own partition mappings, and as which runs."""
 
+from datetime import datetime, timedelta
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -408,3 +410,23 @@ def test_a_target_that_was_dropped_is_requested_again_though_it_was_built_from_j
     assert sorted(daemon.settle()) == [("down", "a"), ("down", "b")]
     daemon.deploy(up, down, sensors=[sensor])
     assert daemon.settle() == []
+
+
+@pytest.mark.parametrize(("day", "count"), [(datetime(2025, 10, 26), 9), (datetime(2025, 3, 30), 7)])
+def test_over_a_change_of_the_clock_every_hour_is_asked_for_and_each_by_its_own(desk, day, count):
+    hours = dg.HourlyPartitionsDefinition(
+        day - timedelta(hours=2), end_date=day + timedelta(hours=6), timezone="Europe/Berlin"
+    )
+    keys = hours.get_partition_keys()
+    in_one = asset("in_one", "up", hours, backfill_policy=dg.BackfillPolicy.single_run())
+    desk.define(asset("low", "up", hours), in_one, dg.AssetSpec("up", partitions_def=hours))
+    desk.write("up", 1, *keys)
+    assert len(keys) == count
+    assert desk.ask() == {"low": keys, "in_one": [(keys[0], keys[-1])]}
+    for key in keys:
+        for below in ("low", "in_one"):
+            desk.write(below, 1, key, parents=[("up", [key])])
+    assert desk.ask() == {}
+    desk.write("up", 2, keys[5])
+    assert keys[5] == ("2025-10-26-02:00+0100" if count == 9 else "2025-03-30-04:00")
+    assert desk.ask() == {"low": [keys[5]], "in_one": [keys[5]]}
