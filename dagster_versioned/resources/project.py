@@ -156,8 +156,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return self.governance.governance().project(
                 name, location=location, author=author, profile=profile, credentials=credentials
             )
-        from dagster_versioned.storage.opening import open_store
         from dagster_versioned.tables.project import Project
 
         assert location is not None  # the validator of a project without governance
-        return Project(name, open_store(location, profile=profile, credentials=credentials), author=author)
+        return Project.open(name, location, profile=profile, credentials=credentials, author=author)

@@ -17,6 +17,7 @@ from dagster_versioned.errors import (
     VersionNotFound,
 )
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name, table_name_of
+from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
@@ -90,17 +91,18 @@ class Project:
         location: str | Location,
         *,
         profile: str | None = None,
+        credentials: CredentialsSource | None = None,
         author: str | None = None,
         environment: str | None = None,
     ) -> Self:
         """Open a project by location: a local path, ``file:///…``, ``s3://…``, ``gs://…`` or ``abfss://…``.
 
         ``environment`` names one of its environments; ``None`` and ``"production"`` are the project itself. Credentials
-        come from the process's variables, or from the named ``profile``; never from the location. Raises `InvalidInput`
-        where there is no such environment, and where the place holds a project of another name: what is read of it
-        would be named in lineage as of this one. Raises `StorageError` where that cannot be asked.
+        come from the process's variables, from the named ``profile`` or from ``credentials``; never from the location.
+        Raises `InvalidInput` where there is no such environment, and where the place holds a project of another name:
+        what is read of it would be named in lineage as of this one. Raises `StorageError` where that cannot be asked.
         """
-        production = cls(name, open_store(location, profile=profile), author=author)
+        production = cls(name, open_store(location, profile=profile, credentials=credentials), author=author)
         production._check_name("read or written")
         return production if is_production(environment) else production.in_environment(str(environment))
 

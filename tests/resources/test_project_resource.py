@@ -1,10 +1,11 @@
 """The project resource: what it accepts, and what it says when it does not."""
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from dagster_versioned import ProjectResource, S3CredentialsResource
+from dagster_versioned import Project, ProjectResource, S3CredentialsResource
 from dagster_versioned.errors import InvalidInput
 
 
@@ -110,3 +111,11 @@ def test_a_profile_reaches_the_store(tmp_path):
     resource = ProjectResource(name="HOUSE", location="s3://bucket/prefix", profile="no-such-profile")
     with pytest.raises(Exception, match="no-such-profile"):
         resource.project().tables()
+
+
+def test_a_place_is_not_opened_under_another_name(tmp_path):
+    Project.open("NYC", str(tmp_path)).table("flights").write(pa.table({"n": [1]}))
+    other = ProjectResource(name="OTHER", location=str(tmp_path))
+    with pytest.raises(InvalidInput, match=r"holds the project 'NYC', but was opened as 'OTHER'.*Nothing was read"):
+        other.project()
+    assert ProjectResource(name="NYC", location=str(tmp_path)).project().table("flights").read().num_rows == 1
