@@ -89,6 +89,7 @@ __all__ = [
     "partition_of",
     "set_data_version",
     "steps_of",
+    "typed_assets_of",
 ]
 
 
@@ -99,6 +100,21 @@ def steps_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[str]
     if run.execution_plan_snapshot_id is None:
         return frozenset()
     return frozenset(instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id).step_keys_to_execute)
+
+
+def typed_assets_of(instance: dg.DagsterInstance | None, run: dg.DagsterRun) -> list[dg.AssetKey]:
+    """The assets that a run computes and that are annotated with the type of a value."""
+    if instance is None or run.execution_plan_snapshot_id is None:
+        return []
+    plan = instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id)
+    outputs = [output for step in plan.steps if step.key in plan.step_keys_to_execute for output in step.outputs]
+    return [
+        output.properties.asset_key
+        for output in outputs
+        if output.properties is not None
+        and output.properties.asset_key is not None
+        and output.dagster_type_key not in ("Any", "Nothing")
+    ]
 
 
 def partition_of(evaluation: dg.AssetCheckEvaluation) -> str | None:

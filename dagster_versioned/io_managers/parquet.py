@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import table_name_of
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.resources.project import ProjectResource
 
@@ -87,6 +88,26 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         default=None,
         description="Sends an event of OpenLineage for each output, by the client's own configuration.",
     )
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Dagster's; raises `InvalidName` where an asset of the run can have no table, before anything of it runs.
+
+        An IO manager is not told which assets are its own: this is known where all IO managers of the job are of this
+        package and the asset is annotated with what it returns. Else the output is refused.
+        """
+        kinds = [
+            getattr(one, "configurable_resource_cls", None)
+            for one in context.all_resource_defs.values()
+            if isinstance(one, dg.IOManagerDefinition)
+        ]
+        if context.run is None or not all(
+            isinstance(kind, type) and issubclass(kind, VersionedParquetIOManager) for kind in kinds
+        ):
+            return
+        from dagster_versioned.dagster_internals import typed_assets_of
+
+        for key in typed_assets_of(context.instance, context.run):
+            table_name_of(key.path)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make the value the current version of the asset's table, or of the run's partitions of it.

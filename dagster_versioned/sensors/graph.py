@@ -200,6 +200,8 @@ def require_something_to_watch(sensor: str, graph: AssetGraph, targets: Collecti
     """Raise `InvalidInput` where a sensor has nothing to compare, as far as that is known before anything is opened."""
     places = Places(graph)
     nodes = [node for key in targets if (node := graph.get(key)).is_materializable and places.may_be_table(key)]
+    for node in nodes:
+        places.require_name(node.key)
     if not any(
         FEATURE_KEY in node.metadata
         or any(not places.is_defined(key) or places.may_be_table(key, node.key) for key in node.parent_keys)

@@ -226,6 +226,31 @@ def test_an_asset_key_of_several_parts_is_one_table(house):
     assert list(house.head("raw__daily__one").identity.asset_key) == ["raw", "daily", "one"]
 
 
+@pytest.mark.parametrize("key", [["1_flights"], ["_a", "b"], ["input_files"], ["f" * 129]])
+def test_an_asset_that_can_have_no_table_is_refused_before_anything_runs(house, key):
+    called = []
+
+    @dg.asset
+    def other() -> pa.Table:
+        called.append("other")
+        return pa.table({"n": [1]})
+
+    @dg.asset(key=key)
+    def unnamed() -> pa.Table:
+        called.append("unnamed")
+        return pa.table({"n": [1]})
+
+    @dg.asset(key=[*key, "nothing"] if len(key[0]) < 100 else key)
+    def without_a_value() -> None: ...
+
+    with pytest.raises(dg.DagsterResourceFunctionError) as raised:
+        house.run(other, unnamed)
+    assert "gives no table name" in str(raised.value.__cause__)
+    assert not called
+    assert house.run(other, without_a_value).success
+    assert called == ["other"]
+
+
 def test_two_asset_keys_that_map_to_one_name_are_refused(house):
     house.run(asset_of(FRAMES["pandas"], key_prefix="raw"))
     with pytest.raises(InvalidName, match=r"already belongs to the asset \['raw', 'one'\]"):

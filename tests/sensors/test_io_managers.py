@@ -13,7 +13,7 @@ from dagster_versioned import (
     build_version_checks,
     build_version_sensor,
 )
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.sensors.forecast import forecast
 
 
@@ -191,6 +191,16 @@ def test_a_sensor_that_watches_nothing_fails_when_definitions_load(house, target
     assert why in str(raised.value)
     with pytest.raises(InvalidInput, match="The sensor keep watches nothing"):
         house.tick()
+
+
+def test_an_asset_that_can_have_no_table_is_refused_when_definitions_load(house):
+    @dg.asset(name="1_down")
+    def unnamed(up: pa.Table) -> pa.Table:
+        return up
+
+    house.define(up, down, unnamed)
+    with pytest.raises(InvalidName, match=r"The asset key \['1_down'\] gives no table name"):
+        house.load()
 
 
 def test_whether_it_watches_something_is_known_before_anything_is_made(house, monkeypatch):

@@ -101,6 +101,13 @@ class Places:
         definitions = [definition for _, definition in self._definitions(key, reader)]
         return any(_may_be_ours(one) for one in definitions)
 
+    def require_name(self, key: dg.AssetKey) -> None:
+        """Raise `InvalidName` where an asset can have no table, but is to have one: it is annotated with a value."""
+        definition, assets = self.definition(key), self._graph.get(key).assets_def
+        output = assets.node_def.output_def_named(assets.get_output_name_for_asset_key(key))
+        if definition is not None and _is_on_project(definition) and output.dagster_type.key != "Any":
+            table_name_of(key.path)
+
     def why_none(self, key: dg.AssetKey) -> str:
         """Why an asset is no versioned table, for people."""
         if _is_nothing(self._graph.get(key)):
