@@ -43,8 +43,8 @@ Abs Ceil Floor Round Sign Sqrt Pi
 DPipe Concat ConcatWs Length BitLength Lower Upper Trim Substring Left Right Pad Repeat Replace Reverse Translate
 StartsWith EndsWith Contains StrPosition Ascii Space Hex MD5 SHA SHA2 RegexpLike
 Year Quarter Month WeekOfYear Day DayOfMonth DayOfYear DayOfWeek Hour Minute Second Extract LastDay DateDiff UnixDate
-TsOrDsAdd AddMonths TimestampAdd TimestampTrunc DateTrunc TimeToStr TimeStrToTime TsOrDsToDate UnixMicros
-CurrentTimestamp CurrentDate
+TsOrDsAdd AddMonths TimestampAdd TimestampTrunc DateTrunc TimeToStr TimeStrToTime StrToTime TsOrDsToDate
+UnixMicros CurrentTimestamp CurrentDate
 Array ArrayContains ArraySize ArrayMax ArrayMin Bracket Struct PropertyEQ Dot VarMap MapKeys Transform ArrayFilter
 """
 """What expressions are made of, by the parser's names: it has the same values in DuckDB as in Spark, or is given them.
@@ -437,9 +437,13 @@ def _spark() -> Any:
             return _cast(given[0], "TIMESTAMPTZ")
         return exp.StrToTime(this=given[0], format=given[1])
 
+    def day(given: list[Any]) -> Any:
+        return _cast(given[0] if len(given) == 1 else instant(given), "DATE")
+
     functions: dict[str, Any] = {
         **Spark.Parser.FUNCTIONS,
         "NOW": lambda _: exp.CurrentTimestamp(),  # pyright: ignore[reportUnknownLambdaType]
+        "TO_DATE": day,
         "TO_TIMESTAMP": instant,
         "TIMESTAMP": instant,
         **{name: casting(name) for name in ("TINYINT", "SMALLINT", "BIGINT", "DOUBLE", "FLOAT", "BOOLEAN")},

@@ -169,6 +169,9 @@ at = timestamp'2020-02-29T23:59:59.999999Z' | at > timestamp'1970-01-01 01:00:00
 at = to_timestamp('1970-01-01T00:00')
 at < timestamp'2021-01-03 13:30:15 Europe/Paris' | at = cast('1970-01-01 00:00:00 UTC' as timestamp)
 to_timestamp(concat(date_format(day, 'yyyy-MM-dd'), 'T01:30:00+05:30')) | timestamp(concat(day, ' 02:00'))
+to_timestamp(date_format(at, 'yyyyMMddHHmmss'), 'yyyyMMddHHmmss')
+to_date(date_format(day, 'dd/MM/yyyy'), 'dd/MM/yyyy') | to_date(cast(day as string))
+to_timestamp('2020 12', 'yyyy HH') = at | to_timestamp(concat(s, '2020'), 'yyyy') | to_date('0000-01', 'yyyy-MM')
 dateadd(DAY, 1, other) | to_date(other) | date(s) | timestamp(s) | hour(day) | current_date() > day
 """
 """Separated by lines and `` | ``."""
