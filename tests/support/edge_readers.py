@@ -74,7 +74,9 @@ def excused(reader: str, table: EdgeTable, condition: Condition) -> bool:
             decimal = partition is not None and pa.types.is_decimal(partition.type)
             known = missing or (decimal and hold([partition], lambda value: value < 0))
         case "datafusion":
-            null = any(None in one.values for one in _parts(condition) if isinstance(one, IsIn))
+            lists = [part for part in _parts(condition) if isinstance(part, IsIn)]
+            null = any(None in part.values for part in lists)
+            null |= len(lists) > len({part.column.path for part in lists})  # of which no value is in both
             known = hold(floats, by_bits) or any(map(by_bits, literals)) or _is_turned(condition) or null
         case "polars":  # looks for the vectors of a file by its path as the log has it, encoded
             known = layout.vectors and partition is not None and hold([partition], lambda value: not _is_plain(value))
