@@ -1,8 +1,6 @@
 """Which parked drafts a step sees: those of its run, of the runs that it goes on with, and of its backfill."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -11,10 +9,9 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, STATE_KEY
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, EngineEventData, steps_of
+from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, steps_of
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_of
-from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.parked.view import view
 from dagster_versioned.tables.table import VersionedTable
@@ -27,9 +24,6 @@ Publish = Literal["at_once", "after_checks"]
 
 PARKED_TAG = "dagster_versioned/parked"
 """Run tag: the id of a run whose parked drafts this one sees, such as one that evaluates checks alone."""
-
-LOOK_KEY = "dagster_versioned/looked_at"
-"""Metadata key of the engine event that says what a step has read whose checks are of that table."""
 
 _parking: "WeakKeyDictionary[AssetGraph, bool]" = WeakKeyDictionary()
 
@@ -81,78 +75,6 @@ def _may_park(definition: dg.ResourceDefinition) -> bool:
     if cls is not None:
         return "publish" in getattr(cls, "model_fields", {})
     return not str(getattr(definition.resource_fn, "__module__", "")).startswith("dagster.")
-
-
-def note_look(
-    step: "StepExecutionContext",
-    asset_key: dg.AssetKey,
-    table: VersionedTable,
-    versions: Iterable[Version],
-    publish: Publish,
-    what: str = "",
-) -> None:
-    """Write to the event log of the run what a step that evaluates checks of an asset has read of its table.
-
-    By that alone it is known of which drafts an evaluation is: Dagster says of which asset, and no more. ``what`` is
-    the input, where there are several.
-    """
-    checks = step.assets_def.check_keys if step.assets_def is not None else ()
-    is_of_checks = any(check.asset_key == asset_key for check in checks) and not _makes(step, asset_key)
-    if not is_of_checks or not is_parking(step, publish):
-        return
-    parked, drafts = table.operations.parked, dict[str, list[str | None]]()
-    for one in versions:
-        if (draft := parked.get(one.log_version)) is not None:
-            drafts.setdefault(draft.sha256, []).append(one.partition)
-    known = table.operations.cache.known
-    last = -1 if known is None else known.log_version - len(parked)
-    step.instance.report_engine_event(
-        f"The checks of {asset_key.to_user_string()} look at {len(drafts)} parked drafts.",
-        step.dagster_run,
-        EngineEventData(
-            {
-                LOOK_KEY: dg.JsonMetadataValue(
-                    {"asset_key": list(asset_key.path), "input": what, "drafts": drafts, "log_version": last}
-                )
-            }
-        ),
-        step_key=step.step.key,
-    )
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a step that evaluates checks of an asset has read: partitions of drafts, by the drafts' SHA-256.
-
-    ``log_version`` is where the log of the table ended then, without drafts; ``step`` is what its key begins with.
-    """
-
-    step: str
-    asset_key: dg.AssetKey
-    drafts: Mapping[str, Sequence[str | None]]
-    log_version: int
-
-
-def looks_of(instance: dg.DagsterInstance, run_id: str) -> list[Look]:
-    """What the steps of a run that evaluate checks have read, each input as the last attempt read it."""
-    found: dict[tuple[str, str], Look] = {}
-    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
-        event = entry.dagster_event
-        value = event.engine_event_data.metadata.get(LOOK_KEY) if event is not None else None
-        if event is not None and event.step_key is not None and isinstance(value, dg.JsonMetadataValue):
-            raw = cast("Any", value.value)
-            look = Look(root_of(event.step_key), dg.AssetKey(raw["asset_key"]), raw["drafts"], raw["log_version"])
-            found[event.step_key, raw["input"]] = look
-    return list(found.values())
-
-
-def root_of(step_key: str) -> str:
-    """What the keys of the steps of one definition begin with, be it a graph."""
-    return re.split(r"[.[]", step_key)[0]
-
-
-def _makes(step: "StepExecutionContext", asset_key: dg.AssetKey) -> bool:
-    return step.assets_def is not None and asset_key in step.assets_def.keys
 
 
 def publish_of(node: AssetNode) -> str | None:

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import dagster as dg
 
-from dagster_versioned.assets.parked import Publish, note_look, table_for
+from dagster_versioned.assets.looks import note_look
+from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.checks.chain import ChainValidity
 from dagster_versioned.checks.check import CheckedHeads, VersionCheck
 from dagster_versioned.checks.integrity import HeadIntegrity
@@ -77,11 +78,9 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         publish: Publish = getattr(resource, "publish", "at_once")
         table = table_for(inner, _project(resource, resource_key).table(key.path), publish)
         partitions = _partitions_of(context, key)
-        with suppress(VersionedError):  # which the checks find
-            heads = table.state.history.heads
-            looked_at = [one for of, one in heads.items() if partitions is None or of is None or of in partitions]
-            note_look(inner, key, table, looked_at, publish)
         checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
+        with suppress(VersionedError):  # which the checks find
+            note_look(inner, key, table, checked.heads)
         selected = {one.name for one in context.selected_asset_check_keys}
         unreachable: list[VersionedError] = []
         for check in checks:

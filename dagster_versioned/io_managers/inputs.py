@@ -18,7 +18,8 @@ from dagster_versioned.assets.graph.inputs import (
 )
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
-from dagster_versioned.assets.parked import Publish, is_parking, note_look, table_for
+from dagster_versioned.assets.looks import note_look
+from dagster_versioned.assets.parked import Publish, is_parking, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
@@ -114,7 +115,7 @@ def load(
         log_version = seen.chosen.log_version if seen is not None and is_head else None
         note(step, context.asset_key, versions, log_version=log_version, adds=not look)
         chosen = seen.chosen.versions if versions and seen else ()
-        note_look(step, context.asset_key, table, chosen, publish, input_text(context))
+        note_look(step, context.asset_key, table, chosen, input_text(context))
 
     @cache  # for who computes partitions in several stretches
     def files() -> VersionFiles | None:

@@ -9,7 +9,8 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, METADATA_SHA_KEY, STATE_KEY
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.assets.parked import PARKED_TAG, Look, continues, looks_of, root_of
+from dagster_versioned.assets.looks import Looks
+from dagster_versioned.assets.parked import PARKED_TAG, continues
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -50,7 +51,7 @@ class EventLog:
         self.instance = instance
         self._runs: dict[str, dg.DagsterRun | None] = {}
         self._executions: dict[dg.AssetCheckKey, list[AssetCheckExecutionRecord]] = {}
-        self._looks: dict[str, Sequence[Look]] = {}
+        self.looks = Looks(instance)
 
     def again(self) -> "EventLog":
         """Another look at checks, at runs as they stood: what a run did before it ended is seen then."""
@@ -78,12 +79,6 @@ class EventLog:
                 return
             yield known[number]
             number += 1
-
-    def looks(self, run_id: str) -> Sequence[Look]:
-        """What the steps of a run that evaluate checks have read."""
-        if run_id not in self._looks:
-            self._looks[run_id] = looks_of(self.instance, run_id)
-        return self._looks[run_id]
 
     def newest(self, checks: Iterable[dg.AssetCheckKey]) -> Mapping[dg.AssetCheckKey, tuple[int, object]]:
         """Of each check that was executed, the id of the newest execution and how it stands."""
@@ -382,8 +377,7 @@ def _evaluated(log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.A
             if isinstance(record.evaluation, dg.AssetCheckEvaluation):
                 step = str(record.event.step_key if record.event is not None else "")
                 evaluations.setdefault(partition_of(record.evaluation), (step, record.evaluation))
-        steps = {root_of(step) for step, _ in evaluations.values()}
-        looks = [one for one in log.looks(run_id) if one.asset_key == check.asset_key and one.step in steps]
+        looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations.values()])
         found = frozenset(key for one in looks for key in one.drafts.get(draft.sha256, ()))
         of = (found if looks else _partitions_of(log, graph, other, draft)) & left
         if of:

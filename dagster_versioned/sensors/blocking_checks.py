@@ -4,7 +4,9 @@ A version is handed on once every blocking check of its asset has passed for it.
 an evaluation is about: it is of the run that materialized the version, or names a materialization of it as its target.
 An evaluation of no partition, by a run of none, is about every partition as it was then. One whose run began when the
 version was the head already, and still is, is about it too, whatever Dagster names as its target: the version may have
-been written outside of Dagster. Of several evaluations that are about a version, the one that was launched last counts.
+been written outside of Dagster. None is about a version whose step is known to have read other versions only, as where
+somebody wrote the table before the check ran. Of several evaluations that are about a version, the one that was
+launched last counts.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.looks import Looks
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
@@ -134,7 +137,8 @@ class _Log:
         self._storage = instance.event_log_storage
         self._running = running
         self._runs: dict[str, dg.RunRecord] = {}
-        self._by_run: dict[str, list[dg.AssetCheckEvaluation]] = {}
+        self._by_run: dict[str, list[tuple[str | None, dg.AssetCheckEvaluation]]] = {}
+        self._looks = Looks(instance)
         self._lookups = LOOKUPS
         last = self._last_made(readings)
         self._last = {one: made for one, made in last.items() if _is_since(made, one)}
@@ -196,9 +200,10 @@ class _Log:
             about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
             if execution.run_id not in by_run and _is_after(execution, since):
                 about += self._seen_by(execution, evaluation, missing, by_partition)
+            step_key = execution.event.step_key if execution.event is not None else None
             for reading in about:
-                if reading.partition is None or partition_of(evaluation) in (None, reading.partition):
-                    found.setdefault(reading, evaluation)
+                if reading not in found and self._is_of(reading, execution.run_id, step_key, evaluation):
+                    found[reading] = evaluation
         return unsettled
 
     def _index(
@@ -251,15 +256,21 @@ class _Log:
             if made.run_id not in self._by_run:
                 kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
                 records = self._storage.get_records_for_run(made.run_id, of_type=kind).records
-                events = [one.event_log_entry.get_dagster_event().event_specific_data for one in records]
+                events = [one.event_log_entry.get_dagster_event() for one in reversed(records)]
                 self._by_run[made.run_id] = [
-                    one for one in reversed(events) if isinstance(one, dg.AssetCheckEvaluation)
+                    (one.step_key, one.event_specific_data)
+                    for one in events
+                    if isinstance(one.event_specific_data, dg.AssetCheckEvaluation)
                 ]
-            for evaluation in self._by_run[made.run_id]:
-                is_of_it = reading.partition is None or partition_of(evaluation) in (None, reading.partition)
-                if evaluation.asset_check_key == check and is_of_it:
+            for step_key, evaluation in self._by_run[made.run_id]:
+                if evaluation.asset_check_key == check and self._is_of(reading, made.run_id, step_key, evaluation):
                     return evaluation
         return None
+
+    def _is_of(self, reading: Reading, run_id: str, step_key: str | None, evaluation: dg.AssetCheckEvaluation) -> bool:
+        """Whether an evaluation is of the partition of a version, and not known to have read other versions only."""
+        is_of_it = reading.partition is None or partition_of(evaluation) in (None, reading.partition)
+        return is_of_it and self._looks.may_be_of(reading.metadata_sha, run_id, reading.asset, step_key)
 
     def _read_runs(self, ids: Iterable[str]) -> None:
         wanted = sorted({one for one in ids if one} - self._runs.keys())

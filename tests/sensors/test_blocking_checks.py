@@ -210,6 +210,60 @@ def test_a_check_of_what_was_reverted_to_says_nothing_of_what_dagster_takes_for_
     assert "check positive of up" in skipped(daemon)
 
 
+class TestWhatACheckHasRead:
+    """Somebody writes between a step and its check, or while the check runs."""
+
+    @pytest.fixture
+    def meanwhile(self, daemon):
+        """What happens after ``up`` was made, and in its check after that has read it."""
+        happens = {"made": list, "read": list}
+
+        @dg.asset
+        def up():
+            yield dg.Output(frame(self.value))
+            happens.pop("made", list)()
+
+        @dg.asset_check(asset=up, blocking=True)
+        def positive(up: pa.Table):
+            happens.pop("read", list)()
+            return dg.AssetCheckResult(passed=is_good(up))
+
+        @dg.asset
+        def down(up: pa.Table) -> pa.Table:
+            return up
+
+        sensor = build_version_sensor("keep", dg.AssetSelection.assets(down))
+        daemon.deploy(up, down, checks=[positive], sensors=[sensor])
+        self.check = positive
+        return happens
+
+    def test_is_all_that_it_judges_in_the_run_that_made_a_version(self, daemon, meanwhile):
+        self.value = -1
+        meanwhile["made"] = lambda: daemon.write("up", frame(5))
+        daemon.materialize("up")
+        daemon.project.table("up").revert("@0")
+        assert daemon.tick() == []
+        assert "check positive has not judged up" in skipped(daemon)
+        daemon.check(self.check)
+        assert daemon.tick() == []
+        assert "check positive of up" in skipped(daemon)
+
+    def test_is_all_that_it_judges_whatever_dagster_takes_for_its_target(self, daemon, meanwhile):
+        def make():
+            job = daemon.definitions.resolve_implicit_global_asset_job_def()
+            subset = job.get_subset(asset_selection={dg.AssetKey("up")}, asset_check_selection=set())
+            assert subset.execute_in_process(instance=daemon.instance).success
+
+        self.value = 1
+        make()
+        self.value = -1
+        meanwhile["read"] = make
+        assert daemon.check(self.check).success
+        assert daemon.head("up").log_version == 1
+        assert daemon.tick() == []
+        assert "check positive has not judged up" in skipped(daemon)
+
+
 def test_a_version_waits_for_every_check_of_any_kind(daemon):
     values = iter([1, 1, -1, 2])
 

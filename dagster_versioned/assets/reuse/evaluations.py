@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.looks import Looks
 from dagster_versioned.dagster_internals import partition_of
 
 _EXECUTIONS = 500
@@ -23,7 +24,8 @@ def evaluations(
 ) -> Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation]:
     """The last evaluation of each check that is about a version; those without one are left out.
 
-    One is about it whose run materialized it, or that names a materialization of it as what it looked at.
+    One is about it whose run materialized it, or that names a materialization of it as what it looked at; but none
+    whose step is known to have read other versions only.
     """
     checks = list(checks)
     if not checks:
@@ -32,6 +34,7 @@ def evaluations(
     records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key, asset_partitions=partitions), _MADE)
     made = [record for record in records.records if _sha(record) == metadata_sha]
     runs, ids = {record.run_id for record in made if record.run_id}, {record.storage_id for record in made}
+    looks = Looks(instance)
     found: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
     for check in checks if made else ():
         for execution in instance.event_log_storage.get_asset_check_execution_history(check, limit=_EXECUTIONS):
@@ -40,7 +43,12 @@ def evaluations(
                 continue
             target = evaluation.target_materialization_data
             is_about = execution.run_id in runs or (target is not None and target.storage_id in ids)
-            if is_about and partition_of(evaluation) in (None, partition):
+            step_key = execution.event.step_key if execution.event is not None else None
+            if (
+                is_about
+                and partition_of(evaluation) in (None, partition)
+                and looks.may_be_of(metadata_sha, execution.run_id, asset_key, step_key)
+            ):
                 found[check] = evaluation
                 break
     return found

@@ -6,9 +6,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import TableOptions, VersionedParquetIOManager, versioned_asset, versioned_multi_asset
+from dagster_versioned import (
+    TableOptions,
+    VersionedParquetIOManager,
+    build_version_checks,
+    versioned_asset,
+    versioned_multi_asset,
+)
 from dagster_versioned.assets.reuse import evaluations
+from dagster_versioned.checks.check import Verdict, VersionCheck
 from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.tables.findings import findings_of
 from dagster_versioned.tables.table import VersionedTable
 
 
@@ -460,3 +468,62 @@ class TestChecks:
         assert bench.run(assets(50), fails=True) == ["doubled"]
         assert bench.run(assets(1)) == []
         assert bench.run(assets(50), fails=True) == ["doubled"]  # though an older version now
+
+    @pytest.mark.parametrize("kind", ["a user's", "ours"])
+    @pytest.mark.parametrize(("own", "late"), [(50, 1), (1, 50)])
+    def test_what_one_found_of_rows_that_somebody_else_wrote_is_not_found_of_the_version(self, bench, kind, own, late):
+        between = [late]
+
+        @versioned_asset(code_version="1")
+        def result():
+            bench.calls.append("result")
+            yield dg.Output(frame(own))
+            while between:
+                bench.table("result").write(frame(between.pop()))
+
+        @dg.asset_check(asset="result", blocking=True)
+        def small(result: pd.DataFrame):
+            return dg.AssetCheckResult(passed=is_small(result))
+
+        assets = [result, *([small] if kind == "a user's" else build_version_checks([result], [Small(blocking=True)]))]
+        table = bench.table("result")
+        assert bench.run(assets, fails=late == 50) == ["result"]
+        assert bench.run(assets, fails=own == 50) == ["result"]
+        assert findings_of(table.store, table.version().metadata_sha) == {}
+        assert bench.run(assets, fails=own == 50) == (["result"] if own == 50 else [])
+        assert findings_of(table.store, table.version().metadata_sha) == {"small": own == 1}
+
+    def test_what_one_has_read_is_known_of_each_partition(self, bench):
+        between = [50]
+
+        @versioned_asset(
+            code_version="1",
+            partitions_def=dg.StaticPartitionsDefinition(["a", "b"]),
+            backfill_policy=dg.BackfillPolicy.single_run(),
+        )
+        def result(context: dg.AssetExecutionContext):
+            bench.calls.append(sorted(context.partition_keys))
+            frames = {key: frame(1) for key in context.partition_keys}
+            yield dg.Output(frames if len(frames) > 1 else frames[context.partition_keys[0]])
+            while between:
+                bench.table("result").write(frame(between.pop()), partition="b")
+
+        @dg.asset_check(asset=result, blocking=True)
+        def is_there(result: dict[str, pd.DataFrame]):
+            return dg.AssetCheckResult(passed=bool(result))
+
+        tags = {f"dagster/asset_partition_range_{end}": key for end, key in (("start", "a"), ("end", "b"))}
+        assert bench.run([result, is_there], tags=tags) == [["a", "b"]]
+        assert bench.run([result, is_there], tags=tags) == [["b"]]
+        assert bench.run([result, is_there], tags=tags) == []
+
+
+def is_small(rows):
+    return bool(rows["value"].max() < 10)
+
+
+class Small(VersionCheck):
+    default_name, description = "small", "All values are below ten."
+
+    def judge(self, checked):
+        return Verdict(is_small(checked.table.read_files(checked.files(), pd.DataFrame)), "")
