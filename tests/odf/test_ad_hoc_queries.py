@@ -91,4 +91,5 @@ def test_what_is_no_question_is_refused_in_a_sentence(caplog: pytest.LogCaptureF
         query(sql, rows_of)
     assert problem in str(refused.value)
     assert "Nothing was" in str(refused.value)
-    assert (len(str(refused.value).splitlines()), caplog.records) == (1, [])
+    told = [record for record in caplog.records if record.name.startswith(("sqlglot", "dagster_versioned"))]
+    assert (len(str(refused.value).splitlines()), told) == (1, [])

@@ -108,15 +108,17 @@ def test_older_commits_are_read_by_who_took_a_state_last(tmp_path: Path) -> None
     assert [one.log_version for one in second.table("one").history()] == list(range(111, -1, -1))
 
 
-def test_resources_of_other_places_or_keys_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_of_other_places_or_keys_share_nothing(moto_server, monkeypatch: pytest.MonkeyPatch) -> None:
+    moto_server.client().create_bucket(Bucket="loaded-states")
+    port = moto_server.endpoint_url.rsplit(":", 1)[1]
     for name in ("ONE_KEY", "OTHER_KEY"):
         monkeypatch.setenv(name, name)
 
     def loaded(server: str, key: str) -> states.LoadedStates:
         keys = S3CredentialsResource(access_key=key, secret_key=dg.EnvVar(key))
-        location = f"s3://bucket/root?endpoint_url=http://127.0.0.1:{server}"
+        location = f"s3://loaded-states/root?endpoint_url=http://{server}:{port}"
         return ProjectResource(name="P", location=location, credentials=keys).project().loaded
 
-    assert loaded("9000", "ONE_KEY") is loaded("9000", "ONE_KEY")
-    assert loaded("9000", "ONE_KEY") is not loaded("9001", "ONE_KEY")
-    assert loaded("9000", "ONE_KEY") is not loaded("9000", "OTHER_KEY")
+    assert loaded("127.0.0.1", "ONE_KEY") is loaded("127.0.0.1", "ONE_KEY")
+    assert loaded("127.0.0.1", "ONE_KEY") is not loaded("localhost", "ONE_KEY")
+    assert loaded("127.0.0.1", "ONE_KEY") is not loaded("127.0.0.1", "OTHER_KEY")

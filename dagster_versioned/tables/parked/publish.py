@@ -53,12 +53,12 @@ Report = Callable[[Publication], object]
 """What is to be done once a draft is current, and before its document says so: again, where that died between."""
 
 
-class _Held(VersionedError):
+class _Held(InvalidInput):
     """A draft that had passed is not to be published any more: something moved before it was committed."""
 
-    def __init__(self, found: Hindrance) -> None:
-        super().__init__(found.why)
-        self.found = found
+    def __init__(self, why: str, *, failed: bool = False) -> None:
+        super().__init__(why)
+        self.found = Hindrance(why, failed)
 
 
 def publish_run(project: "Project", run_id: str, by: str | None) -> PublicationReport:
@@ -130,7 +130,7 @@ def _publish(
 
         def plan(state: "TableState | None", timestamp: int) -> CommitDraft | None:
             if (found := judge(draft)) is not None:
-                raise _Held(found)
+                raise _Held(found.why, failed=found.failed)
             return write.draft(state, timestamp)
 
         state = operations.change(plan)
