@@ -41,8 +41,6 @@ class Notation(StrEnum):
 
     TEXT = "text"
     MERMAID = "mermaid"
-    DOT = "dot"
-    SVG = "svg"
 
 
 class Direction(StrEnum):
@@ -54,20 +52,15 @@ class Direction(StrEnum):
 
 _Format = Annotated[
     Notation | None,
-    typer.Option("--format", "-f", help="By default what FILE ends in (.mmd, .dot, .svg), else text."),
+    typer.Option("--format", "-f", help="By default what FILE ends in (.mmd), else text."),
 ]
 _Direction = Annotated[
     Direction, typer.Option("--direction", help="From top to bottom, or from left to right; not of text.")
 ]
 _File = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the picture to FILE.")]
 
-_FORMATS: dict[str, "Format"] = {
-    ".mmd": "mermaid",
-    ".mermaid": "mermaid",
-    ".dot": "dot",
-    ".gv": "dot",
-    ".svg": "svg",
-}
+_MERMAID = (".mmd", ".mermaid")
+"""What the names of files for Mermaid end in."""
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +74,7 @@ def register(app: typer.Typer) -> None:
     verb(
         graph,
         panel=PANEL,
-        examples=["graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.svg"],
+        examples=["graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.mmd"],
     )(render)
     verb(
         graph,
@@ -379,7 +372,9 @@ def _show(
     from dagster_versioned.features.rendering import render as picture
     from dagster_versioned.features.rendering import tree
 
-    how: Format = notation.value if notation else (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
+    how: Format = "mermaid" if output and output.suffix.lower() in _MERMAID else "text"
+    if notation:
+        how = notation.value
     if output:
         try:
             output.write_text(picture(drawing, how, direction.value), encoding="utf-8")

@@ -1,12 +1,10 @@
-"""Pictures of a graph of features, and of what changed between two: as text, for Mermaid, for Graphviz, and as SVG.
+"""Pictures of a graph of features, and of what changed between two: as text, and for Mermaid.
 
 Names of columns, conditions and code versions are the user's own: whatever is in them is shown, and none is obeyed.
 """
 
 import io
 import json
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,17 +13,14 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import INITIAL_CODE_VERSION, Feature, FeatureDep, Lineage
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.graph_diff import Change, FeatureChange, FieldChange, graph_diff
 
-Format = Literal["text", "mermaid", "dot", "svg"]
+Format = Literal["text", "mermaid"]
 Direction = Literal["TB", "LR"]
 
 _UNWRAPPED = 100_000
-_SECONDS = 60
-"""How long Graphviz may take; it lays out thousands of features in a few."""
 
 _FILLS = {"added": "#d2f4d9", "removed": "#fbd5d5", "changed": "#fdf0c4"}
 _LINES = {"added": "#1a7f37", "removed": "#c62828", "changed": "#9a6700"}
@@ -109,18 +104,12 @@ def draw_diff(before: FeatureGraph, after: FeatureGraph) -> Drawing:
 
 
 def render(drawing: Drawing, how: Format, direction: Direction = "TB") -> str:
-    """The picture as a text of a format. Raises `InvalidInput` for SVG where Graphviz is not installed."""
-    match how:
-        case "text":
-            stream = io.StringIO()
-            Console(file=stream, width=_UNWRAPPED, color_system=None, legacy_windows=False).print(tree(drawing))
-            return stream.getvalue()
-        case "mermaid":
-            return "".join(f"{line}\n" for line in _mermaid(drawing, direction))
-        case "dot":
-            return "".join(f"{line}\n" for line in _dot(drawing, direction))
-        case "svg":
-            return _svg(render(drawing, "dot", direction))
+    """The picture as a text of a format."""
+    if how == "mermaid":
+        return "".join(f"{line}\n" for line in _mermaid(drawing, direction))
+    stream = io.StringIO()
+    Console(file=stream, width=_UNWRAPPED, color_system=None, legacy_windows=False).print(tree(drawing))
+    return stream.getvalue()
 
 
 def tree(drawing: Drawing) -> Tree:
@@ -243,50 +232,3 @@ def _entities(text: str) -> str:
     """The text with every character as a numeric entity that could mean something in Mermaid, HTML or Markdown."""
     plain = _printable(text)
     return "".join(c if c.isalnum() or c in " -./:,()" else "_" if c == "_" else f"#{ord(c)};" for c in plain)
-
-
-# --- for Graphviz ----------------------------------------------------------------------------------------------------
-
-
-def _dot(drawing: Drawing, direction: Direction) -> Iterator[str]:
-    yield "digraph features {"
-    yield f'  rankdir={direction}; node [shape=box, fontname="sans-serif"]; edge [fontname="sans-serif"];'
-    for place, node in enumerate(drawing.nodes):
-        change = node.title.change
-        style = f', style=filled, fillcolor="{_FILLS[change]}", color="{_LINES[change]}"' if change else ""
-        label = "".join(f"{_quotable(line)}\\l" for line in [node.title.text, *_short(node)])
-        yield f'  n{place} [label="{label}"{style}];'
-    for edge in drawing.edges:
-        attributes = {
-            "label": _quotable(edge.label),
-            "style": "dashed" if edge.is_optional else "",
-            "color": _LINES[edge.change] if edge.change else "",
-        }
-        style = ", ".join(f'{name}="{value}"' for name, value in attributes.items() if value)
-        yield f"  n{edge.upstream} -> n{edge.feature}{f' [{style}]' if style else ''};"
-    yield "}"
-
-
-def _quotable(text: str) -> str:
-    return _printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
-
-
-def _svg(dot: str) -> str:
-    program = shutil.which("dot")
-    if program is None:
-        raise InvalidInput(
-            "SVG is drawn by Graphviz, whose program 'dot' is not installed. Nothing was written. Install Graphviz, or"
-            " choose the format text, mermaid or dot."
-        )
-    try:
-        done = subprocess.run(
-            [program, "-Tsvg"], input=dot, capture_output=True, text=True, encoding="utf-8", timeout=_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InvalidInput(f"{program} could not draw the graph: {error}. Nothing was written.") from error
-    if done.returncode:
-        raise InvalidInput(
-            f"{program} could not draw the graph (exit code {done.returncode}): {done.stderr.strip():.500}. Nothing was"
-            " written. Choose the format dot, and see what Graphviz says to that."
-        )
-    return done.stdout

@@ -3,10 +3,8 @@
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,13 +66,13 @@ def test_the_module_may_be_given_by_the_environment(cli, features, monkeypatch):
 
 def test_drawing_a_module_needs_no_project(features):
     done = subprocess.run(
-        [*PROGRAM, "graph", "render", "-m", "first", "--format", "dot"], capture_output=True, text=True, check=True
+        [*PROGRAM, "graph", "render", "-m", "first", "-f", "mermaid"], capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("digraph")
+    assert done.stdout.startswith("flowchart TB")
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("graph.mmd", "flowchart TB"), ("graph.dot", "digraph"), ("graph.txt", "project version")]
+    ("name", "start"), [("graph.mmd", "flowchart TB"), ("a.MERMAID", "flowchart TB"), ("graph.txt", "project version")]
 )
 def test_a_picture_is_written_in_the_format_that_its_name_ends_in(cli, features, name, start):
     out = cli("graph", "render", "-m", "first", "-o", name, ok=0).out
@@ -87,20 +85,6 @@ def test_a_format_that_is_asked_for_wins(cli, features):
     assert Path("graph.txt").read_text().startswith("flowchart LR")
     assert cli("graph", "render", "-m", "first", "-f", "mermaid", ok=0).out.startswith("flowchart TB")
     assert cli("graph", "render", "-m", "first", "-f", "pdf").code == ExitCode.INVALID
-
-
-def test_svg_without_graphviz_is_refused(cli, features, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    outcome = cli("graph", "render", "-m", "first", "-o", "graph.svg", ok=ExitCode.INVALID)
-    assert "Install Graphviz" in outcome.err
-    assert not Path("graph.svg").exists()
-
-
-def test_svg_by_graphviz(cli, features):
-    if shutil.which("dot") is None:
-        pytest.skip("Graphviz is not installed")
-    cli("graph", "render", "-m", "first", "-o", "graph.svg", ok=0)
-    assert ET.parse("graph.svg").getroot().tag.endswith("svg")
 
 
 def test_a_push_says_what_changed(cli, features):
@@ -147,8 +131,8 @@ def test_pushes_and_the_module_are_compared(pushed):
 
 def test_a_comparison_may_be_a_picture(pushed):
     assert ":::changed" in pushed("graph", "diff", "@0", "@1", "-f", "mermaid", ok=0).out
-    pushed("graph", "diff", "@0", "-o", "changes.dot", ok=0)
-    assert "fillcolor" in Path("changes.dot").read_text()
+    pushed("graph", "diff", "@0", "-o", "changes.mmd", ok=0)
+    assert "classDef" in Path("changes.mmd").read_text()
 
 
 def test_a_push_is_drawn(pushed, project):
@@ -188,7 +172,7 @@ def test_what_cannot_be_is_refused(pushed, features):
         (("render", "-m", "empty"), "has no features"),
         (("push", "-m", "two"), "two definitions of feature 'video'"),
         (("render", "pin:audit"), "names no push"),
-        (("render", "-m", "first", "-o", "not/there.dot"), "could not be written"),
+        (("render", "-m", "first", "-o", "not/there.mmd"), "could not be written"),
     ):
         outcome = pushed("graph", *args, ok=ExitCode.INVALID)
         assert message in outcome.err, args
