@@ -75,15 +75,7 @@ class DeltaFiles:
     def data(self, values: PartitionValues, rows: pa.Table, *, data_change: bool = True) -> Add:
         """Write one data file with the rows of one partition, and report it."""
         rules = self._target.rules
-        tracked = (
-            []
-            if rules.row_tracking is None
-            else [
-                rules.row_tracking.materialized_row_id,
-                rules.row_tracking.materialized_row_commit_version,
-            ]
-        )
-        extra = [StructField(name, "long") for name in tracked if name in rows.column_names]
+        extra = [StructField(name, "long") for name in self._target.tracked if name in rows.column_names]
         fields = (*_stored_fields(rules.physical_schema), *extra)
         table = self._physical(rows, fields, [field.name for field in extra])
         nans = nan_columns(table)

@@ -1,17 +1,26 @@
-"""Changes of rows in any Delta table: what is asked for, what an engine answers, and the commands that commit it.
+"""Changes of rows in any Delta table: what is asked for, what it means for a table, and what an engine answers.
 
 A command is the same for every engine: it finds the files that may be concerned, has a `RowEngine` write new ones, and
-commits both as one version. What an engine must do is only what needs rows.
+commits both as one version. What an engine must do is only what needs rows: expressions and files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import Add, Cdc, Remove
-from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.commit.write_rules import Path, WriteRules
+from dagster_versioned.delta.files.deletion_vectors import with_vector, write_vectors
+from dagster_versioned.delta.files.file_actions import adds_table
+from dagster_versioned.delta.files.predicate import Predicate, parse_predicate
+from dagster_versioned.delta.files.skipping import candidates, certain
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.types import DataType, StructType
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
@@ -21,6 +30,9 @@ Assignments = Mapping[str, str]
 
 SOURCE, TARGET = "source", "target"
 """What the two sides of a merge are called in its expressions."""
+
+Positions = NDArray[np.int64]
+"""Which rows of a data file, counted from 0 with those that are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,7 @@ def conditions_of(change: Change) -> list[str]:
     return [change.on, *(clause.condition for clause in change.clauses if clause.condition is not None)]
 
 
-# --- what an engine answers ------------------------------------------------------------------------------------------
+# --- what it means for a table ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +126,240 @@ class Target:
     snapshot: Snapshot
     rules: WriteRules
     write_id: str
+
+    @property
+    def tracked(self) -> tuple[str, ...]:
+        """The columns that keep the ids and commit versions of rows that move, where the table tracks rows."""
+        tracking = self.rules.row_tracking
+        return () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
+
+
+def files_holding(target: Target, files: Sequence[Add], predicate: Predicate) -> list[Add]:
+    """The files that may hold a row that the predicate is true for."""
+    return _of_keys(files, candidates(adds_table(files), predicate, *_layout(target)))[0]
+
+
+def files_by_partitions(target: Target, files: Sequence[Add], where: str | None) -> tuple[list[Add], list[Add]]:
+    """The files of which every row matches by their partition, and the others."""
+    if where is None:
+        return list(files), []
+    predicate = parse_predicate(where, target.snapshot.schema)
+    return _of_keys(files, certain(adds_table(files), predicate, *_layout(target)))
+
+
+def columns_named(target: Target, names: Sequence[str]) -> list[str]:
+    """What the table calls the columns of a frame, whatever their case. Raises `InvalidInput`."""
+    schema = target.snapshot.schema
+    known = {name.casefold(): name for name in schema.names}
+    if unknown := [name for name in names if name.casefold() not in known]:
+        raise InvalidInput(
+            f"The table has no column {unknown[0]!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
+            " Drop the column, or pass schema_mode='merge' to add it to the table."
+        )
+    found = [known[name.casefold()] for name in names]
+    if len(set(found)) < len(found):
+        raise InvalidInput(f"Two columns have the same name but for case: {list(names)}. Nothing was written.")
+    return found
+
+
+def assigned_paths(target: Target, given: Assignments, *, new: bool = False) -> dict[Path, str]:
+    """SQL by the path of what it gives a value to; those of one column are all of it, or of its fields.
+
+    ``new`` rows may bring identity values. Raises `InvalidInput`.
+    """
+    found: dict[Path, str] = {}
+    for name, sql in given.items():
+        path = path_of(target.snapshot.schema, name)
+        if any(path[: len(other)] == other or other[: len(path)] == path for other in found):
+            raise InvalidInput(f"{'.'.join(path)!r} is assigned twice. Nothing was written.")
+        if path[0] in target.rules.identity and not new:
+            raise InvalidInput(f"The identity column {path[0]!r} cannot be updated. Nothing was written.")
+        found[path] = sql
+    return found
+
+
+def refuse_identity(target: Target, given: Collection[str]) -> None:
+    """Raise `InvalidInput` where new rows bring values for an identity column that is always generated."""
+    for name, column in target.rules.identity.items():
+        if name in given and not column.allow_explicit:
+            raise InvalidInput(
+                f"The identity column {name!r} is always generated, so rows cannot bring values for it. Nothing"
+                " was written. Leave the column out."
+            )
+
+
+def _layout(target: Target) -> Any:
+    return target.snapshot.schema, target.rules.mapping, target.snapshot.partition_columns
+
+
+def _of_keys(files: Sequence[Add], chosen: pa.Table) -> tuple[list[Add], list[Add]]:
+    keys = frozenset(chosen["key"].to_pylist())
+    return [add for add in files if add.key in keys], [add for add in files if add.key not in keys]
+
+
+def path_of(schema: StructType, name: str) -> Path:
+    """The path of a column or, with dots, of a struct's field, whatever its case. Raises `InvalidInput`."""
+    data_type: DataType = schema
+    found: list[str] = []
+    rest = name
+    while rest:
+        fields = data_type.fields if isinstance(data_type, StructType) else ()
+        known = {field.name.casefold(): field for field in fields}
+        # A name may hold dots itself: the longest that is one counts.
+        parts = rest.split(".")
+        for length in range(len(parts), 0, -1):
+            field = known.get(".".join(parts[:length]).strip("`").replace("``", "`").casefold())
+            if field is not None:
+                break
+        else:
+            raise InvalidInput(
+                f"The table has no column {name!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
+            )
+        found.append(field.name)
+        data_type, rest = field.type, ".".join(parts[length:])
+    return tuple(found)
+
+
+def is_default(sql: str) -> bool:
+    """Whether an assignment says that a column gets its default, and a field null."""
+    return sql.strip().upper() == "DEFAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A clause of a merge by the table's own names: its condition, and what it assigns (``None``: it deletes)."""
+
+    kind: type[Clause]
+    condition: str | None
+    assigned: Mapping[Path, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeClauses:
+    """The clauses of a merge into one table, each kind in its order."""
+
+    matched: tuple[Then, ...]
+    not_matched: tuple[Then, ...]
+    by_source: tuple[Then, ...]
+
+    @classmethod
+    def of(cls, target: Target, source: StructType, change: Merge) -> Self:
+        """Raises `InvalidInput`."""
+        return cls(
+            *(
+                tuple(_then(target, source, clause) for clause in change.of_kind(kind))
+                for kind in (WhenMatched, WhenNotMatched, WhenNotMatchedBySource)
+            )
+        )
+
+    @property
+    def touch(self) -> bool:
+        """Whether rows of the table may change."""
+        return bool(self.matched or self.by_source)
+
+    @property
+    def delete_alone(self) -> bool:
+        """Whether all that rows that match can do is to be deleted, for which it does not matter how many they meet."""
+        return len(self.matched) == 1 and self.matched[0].assigned is None and self.matched[0].condition is None
+
+
+def _then(target: Target, source: StructType, clause: Clause) -> Then:
+    new = isinstance(clause, WhenNotMatched)
+    if clause.then == "delete" and not new:
+        return Then(type(clause), clause.condition, None)
+    if clause.then == "all" and not isinstance(clause, WhenNotMatchedBySource):
+        known = {name.casefold(): name.replace("`", "``") for name in source.names}
+        assigned: dict[Path, str] = {
+            (name,): f"{SOURCE}.`{known[name.casefold()]}`"
+            for name in target.snapshot.schema.names
+            if name.casefold() in known and (new or name not in target.rules.identity)
+        }
+    elif isinstance(clause.then, Mapping):
+        assigned = assigned_paths(target, clause.then, new=new)
+    else:  # users are not checked
+        raise InvalidInput(f"A clause cannot do {clause.then!r}. Nothing was written.")
+    if new:
+        refuse_identity(target, {path[0] for path in assigned})
+    return Then(type(clause), clause.condition, assigned)
+
+
+def refuse_twice_met(met: Positions, on: str) -> None:
+    """Raise `InvalidInput` if a row of the table met several of the source; ``met`` counts them by row."""
+    if count := int((met > 1).sum()):
+        raise InvalidInput(
+            f"{count} rows of the table meet more than one row of the source (at most {met.max()}) by {on}, so what"
+            " they are to become is not clear. Nothing was written. Make the source's rows unique by what they are"
+            " matched with."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What is said of rows that break a rule, around how many do."""
+
+    before: str
+    after: str
+    advice: str = ""
+
+    def refusal(self, count: int, of: str, example: str = "") -> InvalidInput:
+        such_as = f", such as ({example})" if example else ""
+        return InvalidInput(f"{self.before}{count} of {of} {self.after}{such_as}. Nothing was written.{self.advice}")
+
+
+def of_nulls(path: Sequence[str]) -> Sentence:
+    return Sentence(f"Column {'.'.join(path)!r} must not be null (NOT NULL), but ", "are")
+
+
+def of_check(name: str, sql: str) -> Sentence:
+    return Sentence("", f"break the constraint {name!r}: {sql}")
+
+
+def of_generated(name: str, sql: str) -> Sentence:
+    return Sentence(
+        f"Column {name!r} is generated as {sql}, but ", "bring another value for it", " Leave the column out."
+    )
+
+
+def of_replaced(within: str) -> Sentence:
+    return Sentence("", f"are not in what is replaced: {within}", " Filter the rows, or widen the condition.")
+
+
+# --- what an engine answers ------------------------------------------------------------------------------------------
+
+
+def row_metrics(
+    change: Change, *, updated: int = 0, deleted: int = 0, copied: int = 0, inserted: int = 0, source: int = 0
+) -> dict[str, int]:
+    """Counts of rows, as `RowEngine.change` names them."""
+    match change:
+        case Delete():
+            return {"numDeletedRows": deleted, "numCopiedRows": copied}
+        case Update():
+            return {"numUpdatedRows": updated, "numCopiedRows": copied}
+        case Merge():
+            return {
+                "numSourceRows": source,
+                "numTargetRowsInserted": inserted,
+                "numTargetRowsUpdated": updated,
+                "numTargetRowsDeleted": deleted,
+                "numTargetRowsCopied": copied,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """A file that stays without the rows at ``gone``, which are all that it has lost, of ``num_records``."""
+
+    add: Add
+    gone: Positions
+    num_records: int
+
+
+def thinned_files(store: ObjectStore, files: Sequence[Thinned], now: int) -> tuple[list[Add], list[Remove]]:
+    """Write the deletion vectors of files, all in one file."""
+    vectors = write_vectors(store, {file.add.key: file.gone for file in files})
+    adds = [with_vector(file.add, vectors[file.add.key], file.num_records) for file in files]
+    return adds, [file.add.removed(now) for file in files]
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,13 @@ def test_identity_columns_number_rows_and_never_twice(uri):
     assert {row["id"]: row["n"] for row in rows_of(uri)} == {3: 20, 4: 25}
     (number, _) = load_snapshot(LocalStore(uri)).schema.fields
     assert number.metadata["delta.identity.highWaterMark"] == 25
-    refused(uri, "always generated", lambda: write_delta(uri, pa.table({"id": [1], "n": [1]})))
+    numbered = pa.table({"id": [3], "n": [1]})
+    refused(
+        uri,
+        "always generated",
+        lambda: write_delta(uri, numbered),
+        lambda: merge_delta(uri, numbered, ON, [WhenNotMatched("all")]),  # whether or not it would insert a row
+    )
     refused(uri, "'n' cannot be updated", lambda: update_delta(uri, {"n": "1"}))
 
 

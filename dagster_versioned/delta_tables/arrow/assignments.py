@@ -1,66 +1,37 @@
 """New values for rows: what the assignments of an update or an insert make of Arrow tables."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from dagster_versioned.delta.commit.write_rules import Path
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, nullable_type, nulls
+from dagster_versioned.delta_tables.dml import TARGET, is_default
 from dagster_versioned.engines.sql import Names, Resolved, evaluate, stored, table_of
-from dagster_versioned.errors import InvalidInput
-
-TARGET = "target"
-
-Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Assignments:
-    """Expressions by the paths of what they give a value to; those of one column are all of it, or of its fields."""
+class ResolvedAssignments:
+    """Expressions by the paths of what they give a value to (`dml.assigned_paths`)."""
 
     rules: RowRules
     values: Mapping[Path, Resolved | None]
     """``None`` is null: a default that the column does not have."""
 
     @classmethod
-    def of_update(cls, rules: RowRules, given: Mapping[str, str], names: Names | None = None) -> Self:
-        """Assignments to rows that are there. Raises `InvalidInput`, as for identity columns."""
-        assigned = cls.of_insert(rules, given, names)
-        for path in assigned.values:
-            if rules.is_identity(path[0]):
-                raise InvalidInput(f"The identity column {path[0]!r} cannot be updated. Nothing was written.")
-        return assigned
+    def of(cls, rules: RowRules, assigned: Mapping[Path, str], names: Names) -> Self:
+        """Raises `InvalidInput`."""
 
-    @classmethod
-    def of_insert(cls, rules: RowRules, given: Mapping[str, str], names: Names | None = None) -> Self:
-        """Assignments to new rows. Raises `InvalidInput`."""
-        values: dict[Path, Resolved | None] = {}
-        for name, sql in given.items():
-            path = rules.path(name)
-            if any(path[: len(other)] == other or other[: len(path)] == path for other in values):
-                raise InvalidInput(f"{'.'.join(path)!r} is assigned twice. Nothing was written.")
-            if sql.strip().upper() == "DEFAULT":
-                values[path] = rules.default(path[0]) if len(path) == 1 else None
-            else:
-                values[path] = (names or rules.names).resolve(sql)
-        return cls(rules, values)
+        def value(path: Path, sql: str) -> Resolved | None:
+            if is_default(sql):
+                return rules.default(path[0]) if len(path) == 1 else None
+            return names.resolve(sql)
 
-    @classmethod
-    def of_columns(cls, rules: RowRules, source: StructType, side: str, names: Names, *, updates: bool = False) -> Self:
-        """Each column of the table from the column of the same name, whatever its case, where the source has it.
-
-        ``updates`` leave identity columns as they are.
-        """
-        known = {name.casefold(): name for name in source.names}
-        values: dict[Path, Resolved | None] = {}
-        for name in rules.schema.names:
-            if (theirs := known.get(name.casefold())) is not None and not (updates and rules.is_identity(name)):
-                quoted = theirs.replace("`", "``")
-                values[(name,)] = names.resolve(f"{side}.`{quoted}`")
-        return cls(rules, values)
+        return cls(rules, {path: value(path, sql) for path, sql in assigned.items()})
 
     def columns_of(self, side: str) -> frozenset[str]:
         """The columns of a side that the values are made from."""
@@ -73,33 +44,29 @@ class Assignments:
 
     def merged(self, sides: Mapping[str, pa.Table]) -> pa.Table:
         """As `updated`, with values from several tables whose rows lie side by side; the table's are ``target``."""
-        base = sides[TARGET]
-        made = self._made(sides, base.num_rows)
+        count = sides[TARGET].num_rows
         assigned = {path[0] for path in self.values}
-        columns: dict[str, Any] = {}
-        for name in self.rules.schema.names:
-            inner = {path[1:]: column for path, column in made.items() if path[0] == name}
-            if () in inner:
-                columns[name] = inner[()]
-            elif inner:
-                data_type = self.rules.schema.field(name).type
-                columns[name] = _with_fields(base[name], data_type, inner)
-            elif not self.rules.made_anew(name, assigned):
-                columns[name] = base[name]
-        return self.rules.complete(table_of(columns, base.num_rows), assigned=assigned)
+        return self.rules.complete(table_of(self._columns(sides, count, assigned), count), assigned=assigned)
 
     def inserted(self, sides: Mapping[str, pa.Table], count: int) -> pa.Table:
         """New rows, made from the other side's; complete and checked."""
+        return self.rules.complete(table_of(self._columns(sides, count, ()), count))
+
+    def _columns(self, sides: Mapping[str, pa.Table], count: int, assigned: Collection[str]) -> dict[str, Any]:
+        base = sides.get(TARGET)
         made = self._made(sides, count)
         columns: dict[str, Any] = {}
-        for name in self.rules.schema.names:
+        for member in self.rules.schema.fields:
+            name = member.name
             inner = {path[1:]: column for path, column in made.items() if path[0] == name}
             if () in inner:
                 columns[name] = inner[()]
             elif inner:
-                data_type = self.rules.schema.field(name).type
-                columns[name] = _with_fields(nulls(count, data_type), data_type, inner)
-        return self.rules.complete(table_of(columns, count))
+                held = nulls(count, member.type) if base is None else base[name]
+                columns[name] = _with_fields(held, member.type, inner)
+            elif base is not None and not self.rules.made_anew(name, assigned):
+                columns[name] = base[name]
+        return columns
 
     def _made(self, sides: Mapping[str, pa.Table], count: int) -> dict[Path, Any]:
         made: dict[Path, Any] = {}

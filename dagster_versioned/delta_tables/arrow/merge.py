@@ -14,28 +14,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.files.predicate import And, Comparison, Constant, In, Predicate
-from dagster_versioned.delta.files.skipping import candidates
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
-from dagster_versioned.delta_tables.arrow.assignments import Assignments
+from dagster_versioned.delta_tables.arrow.assignments import ResolvedAssignments
 from dagster_versioned.delta_tables.arrow.rules import frame_schema, sided
-from dagster_versioned.delta_tables.arrow.write import Looked, Positions, Touched, Write
+from dagster_versioned.delta_tables.arrow.write import Looked, Touched, Write
 from dagster_versioned.delta_tables.dml import (
     SOURCE,
     TARGET,
-    Clause,
-    FileChanges,
     Merge,
-    WhenMatched,
-    WhenNotMatched,
-    WhenNotMatchedBySource,
+    MergeClauses,
+    Positions,
+    Then,
+    files_holding,
+    refuse_twice_met,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import in_memory, stream
 from dagster_versioned.engines.sql import Names, Resolved, is_true, pairs, stored, table_of
-from dagster_versioned.errors import InvalidInput
 
 JOIN_ROWS = 16_000_000
 """Rows of the table that are joined at once."""
@@ -44,25 +41,16 @@ _LISTED = 1000
 _ROW = "#row"
 
 
-def merge(write: Write, files: Sequence[Add], change: Merge) -> FileChanges:
-    """Merge; see `dml.Merge` and `dml.RowEngine.change`. Raises `InvalidInput`."""
+def merge(write: Write, files: Sequence[Add], change: Merge) -> int:
+    """Merge; see `dml.Merge` and `dml.RowEngine.change`; how many rows the source has. Raises `InvalidInput`."""
     source = source_table(change.source)
     plan = _Plan(write, stored_schema(source.schema), change)
     touched: list[Touched] = []
     met = np.zeros(source.num_rows, np.bool_)
     for group in _groups(plan.candidates(files, source)):
         touched += plan.touched(group, source, met)
-    inserts = plan.inserts(source, met)
-    write.settle(touched, inserts)
-    return write.finish(
-        {
-            "numSourceRows": source.num_rows,
-            "numTargetRowsInserted": write.inserted,
-            "numTargetRowsUpdated": write.updated,
-            "numTargetRowsDeleted": write.deleted,
-            "numTargetRowsCopied": write.copied,
-        }
-    )
+    write.settle(touched, plan.inserts(source, met))
+    return source.num_rows
 
 
 def source_table(rows: Any) -> pa.Table:
@@ -90,11 +78,11 @@ def _groups(files: Sequence[Add]) -> "list[list[Add]]":
 
 
 @dataclass(frozen=True, slots=True)
-class _Then:
+class _Clause:
     """One clause: its condition, and what it assigns (``None``: it deletes)."""
 
     condition: Resolved | None
-    assignments: Assignments | None
+    assignments: ResolvedAssignments | None
 
 
 class _Plan:
@@ -102,38 +90,22 @@ class _Plan:
 
     def __init__(self, write: Write, source: StructType, change: Merge) -> None:
         schema = write.target.snapshot.schema
+        clauses = MergeClauses.of(write.target, source, change)
+        both = Names({TARGET: schema, SOURCE: source})
         self._write = write
-        self._source = source
-        self._both = Names({TARGET: schema, SOURCE: source})
-        self._alone = Names({TARGET: schema})
-        self._theirs = Names({SOURCE: source})
-        self._on = self._both.condition(change.on)
-        self._equal = self._both.equalities(change.on, TARGET, SOURCE)
-        self._matched = self._clauses(change, WhenMatched)
-        self._not_matched = self._clauses(change, WhenNotMatched)
-        self._not_by_source = self._clauses(change, WhenNotMatchedBySource)
+        self._delete_alone = clauses.delete_alone
+        self._on = both.condition(change.on)
+        self._equal = both.equalities(change.on, TARGET, SOURCE)
+        self._matched = [self._clause(then, both) for then in clauses.matched]
+        self._not_matched = [self._clause(then, Names({SOURCE: source})) for then in clauses.not_matched]
+        self._not_by_source = [self._clause(then, Names({TARGET: schema})) for then in clauses.by_source]
 
-    def _clauses(self, change: Merge, kind: type[Clause]) -> list[_Then]:
-        return [self._clause(clause) for clause in change.of_kind(kind)]
-
-    def _clause(self, clause: Clause) -> _Then:
-        rules, names = self._write.rules, self._both
-        match clause:
-            case WhenMatched(then=then):
-                if then == "all":
-                    assignments = Assignments.of_columns(rules, self._source, SOURCE, names, updates=True)
-                else:
-                    assignments = None if then == "delete" else Assignments.of_update(rules, _mapping(then), names)
-            case WhenNotMatched(then=then):
-                names = self._theirs
-                if then == "all":
-                    assignments = Assignments.of_columns(rules, self._source, SOURCE, names)
-                else:
-                    assignments = Assignments.of_insert(rules, _mapping(then), names)
-            case WhenNotMatchedBySource(then=then):
-                names = self._alone
-                assignments = None if then == "delete" else Assignments.of_update(rules, _mapping(then), names)
-        return _Then(None if clause.condition is None else names.resolve(clause.condition), assignments)
+    def _clause(self, then: Then, names: Names) -> _Clause:
+        rules = self._write.rules
+        return _Clause(
+            None if then.condition is None else names.resolve(then.condition),
+            None if then.assigned is None else ResolvedAssignments.of(rules, then.assigned, names),
+        )
 
     # --- files
 
@@ -146,16 +118,7 @@ class _Plan:
         ]
         if not predicates:
             return list(files)
-        snapshot = self._write.target.snapshot
-        table = candidates(
-            adds_table(files),
-            And(tuple(predicates)),
-            snapshot.schema,
-            self._write.target.rules.mapping,
-            snapshot.partition_columns,
-        )
-        keys = set(table["key"].to_pylist())
-        return [add for add in files if add.key in keys]
+        return files_holding(self._write.target, files, And(tuple(predicates)))
 
     # --- pairs
 
@@ -210,17 +173,11 @@ class _Plan:
         clause = self._chosen_of_pairs(rows, ours, theirs, source)
         only_matched = not self._not_matched and not self._not_by_source
         counted = ours[clause >= 0] if only_matched else ours
-        if len(np.unique(counted)) == len(counted):
-            return clause, ours, theirs
-        if len(self._matched) == 1 and self._matched[0].condition is None and self._matched[0].assignments is None:
+        if self._delete_alone:
             ours, first = np.unique(ours, return_index=True)
             return clause[first], ours, theirs[first]
-        many = np.unique(counted, return_counts=True)[1]
-        raise InvalidInput(
-            f"{int((many > 1).sum())} rows of the table meet more than one row of the source (at most {many.max()})"
-            f" by {self._on.text}, so what they are to become is not clear. Nothing was written. Make the source's"
-            " rows unique by what they are matched with."
-        )
+        refuse_twice_met(np.unique(counted, return_counts=True)[1], self._on.text)
+        return clause, ours, theirs
 
     def _chosen_of_pairs(self, rows: pa.Table, ours: Positions, theirs: Positions, source: pa.Table) -> Positions:
         conditions = [clause.condition for clause in self._matched if clause.condition is not None]
@@ -276,7 +233,7 @@ class _Plan:
         return pa.concat_tables(pieces) if pieces else None
 
 
-def _chosen(clauses: Sequence[_Then], sides: Mapping[str, pa.Table], count: int) -> Positions:
+def _chosen(clauses: Sequence[_Clause], sides: Mapping[str, pa.Table], count: int) -> Positions:
     """For each row the first clause whose condition is true, or -1."""
     chosen = np.full(count, -1, np.int64)
     for number, clause in enumerate(clauses):
@@ -286,12 +243,6 @@ def _chosen(clauses: Sequence[_Then], sides: Mapping[str, pa.Table], count: int)
         rows = table_of({stored(side, name): sides[side][name] for side, name in clause.condition.columns}, count)
         chosen[(chosen < 0) & is_true(rows, clause.condition)] = number
     return chosen
-
-
-def _mapping(then: object) -> Mapping[str, str]:
-    if not isinstance(then, Mapping):
-        raise InvalidInput(f"A clause cannot do {then!r}. Nothing was written.")
-    return cast("Mapping[str, str]", then)
 
 
 def _within(column: str, values: Any) -> Predicate | None:

@@ -7,18 +7,25 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.arrow.assignments import Assignments
+from dagster_versioned.delta_tables.arrow.assignments import ResolvedAssignments
 from dagster_versioned.delta_tables.arrow.merge import merge
 from dagster_versioned.delta_tables.arrow.rules import frame_schema, incoming, sided
-from dagster_versioned.delta_tables.arrow.write import (
-    NO_ROWS,
-    by_partitions,
-    writing,
-)
+from dagster_versioned.delta_tables.arrow.write import NO_ROWS, writing
 from dagster_versioned.delta_tables.data_files import FILE_BYTES
-from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, Target, Update
+from dagster_versioned.delta_tables.dml import (
+    TARGET,
+    Change,
+    Delete,
+    FileChanges,
+    Merge,
+    Target,
+    Update,
+    assigned_paths,
+    files_by_partitions,
+    of_replaced,
+    row_metrics,
+)
 from dagster_versioned.engines.sql import is_true
-from dagster_versioned.errors import InvalidInput
 
 
 class ArrowRowEngine:
@@ -30,25 +37,42 @@ class ArrowRowEngine:
     def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
         with writing(target) as write:
             condition = None if within is None else write.rules.names.resolve(within)
-            for piece in incoming(rows, target.snapshot.schema, FILE_BYTES):
+            for piece in incoming(rows, target, FILE_BYTES):
                 complete = write.rules.complete(piece)
-                if condition is not None and (count := write.rules.broken(complete, condition)):
-                    raise InvalidInput(
-                        f"{count} of {complete.num_rows} rows are not in what is replaced: {condition.text}. Nothing"
-                        " was written. Filter the rows, or widen the condition."
-                    )
+                if condition is not None:
+                    write.rules.require(complete, condition, of_replaced(condition.text))
                 write.insert(complete, changes=changes)
             return write.finish({"numOutputRows": write.inserted})
 
     def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
-        match change:
-            case Delete(where=where):
-                return self._delete(target, files, where)
-            case Update():
-                return self._update(target, files, change)
-            case Merge():
-                with writing(target) as write:
-                    return merge(write, files, change)
+        with writing(target) as write:
+            source = 0
+            match change:
+                case Delete(where=where):
+                    whole, partial = files_by_partitions(target, files, where)
+                    touched = [write.all_of(add) for add in whole]
+                    if where is not None and partial:
+                        touched += write.find(partial, write.rules.names.resolve(where))
+                    write.settle(touched)
+                case Update(set=given, where=where):
+                    names = write.rules.names
+                    assignments = ResolvedAssignments.of(write.rules, assigned_paths(target, given), names)
+                    found = write.find(files, names.resolve(where or "true"))
+                    write.settle(
+                        [replace(file, delete=NO_ROWS, update=file.delete, renew=assignments.updated) for file in found]
+                    )
+                case Merge():
+                    source = merge(write, files, change)
+            return write.finish(
+                row_metrics(
+                    change,
+                    updated=write.updated,
+                    deleted=write.deleted,
+                    copied=write.copied,
+                    inserted=write.inserted,
+                    source=source,
+                )
+            )
 
     def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
         with writing(target) as write:
@@ -61,29 +85,7 @@ class ArrowRowEngine:
             condition = write.rules.names.condition(check)
 
             def count(add: Add) -> int:
-                file = write.look(add, condition.of("target"))
-                return int((file.live & ~is_true(sided(file.rows, condition.of("target")), condition)).sum())
+                file = write.look(add, condition.of(TARGET))
+                return int((file.live & ~is_true(sided(file.rows, condition.of(TARGET)), condition)).sum())
 
             return sum(write.each(count, to_adds(target.snapshot.files)))
-
-    def _delete(self, target: Target, files: Sequence[Add], where: str | None) -> FileChanges:
-        with writing(target) as write:
-            whole, partial = by_partitions(target, files, where)
-            touched = [write.all_of(add) for add in whole]
-            if where is not None and partial:
-                condition = write.rules.names.resolve(where)
-                touched += [file for file in write.find(partial, condition) if len(file.delete)]
-            write.settle(touched)
-            return write.finish({"numDeletedRows": write.deleted, "numCopiedRows": write.copied})
-
-    def _update(self, target: Target, files: Sequence[Add], change: Update) -> FileChanges:
-        with writing(target) as write:
-            assignments = Assignments.of_update(write.rules, change.set)
-            condition = write.rules.names.resolve(change.where or "true")
-            touched = [
-                replace(file, delete=NO_ROWS, update=file.delete, renew=assignments.updated)
-                for file in write.find(files, condition)
-                if len(file.delete)
-            ]
-            write.settle(touched)
-            return write.finish({"numUpdatedRows": write.updated, "numCopiedRows": write.copied})

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.commit.write_rules import Inside, WriteRules
-from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.commit.write_rules import Inside
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import (
     DataType,
@@ -19,13 +18,21 @@ from dagster_versioned.delta.schema.types import (
     type_to_arrow,
 )
 from dagster_versioned.delta.schema.variants import require_variants
+from dagster_versioned.delta_tables.dml import (
+    TARGET,
+    Sentence,
+    Target,
+    columns_named,
+    of_check,
+    of_generated,
+    of_nulls,
+    refuse_identity,
+)
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import WRITABLE, family_of, in_memory, stream
 from dagster_versioned.engines.nested_fields import renamed
 from dagster_versioned.engines.sql import Names, Resolved, evaluate, is_true, quoted, stored, table_of
-from dagster_versioned.errors import InvalidInput, UnsupportedFrame
-
-SIDE = "target"
+from dagster_versioned.errors import UnsupportedFrame
 
 
 class RowRules:
@@ -34,10 +41,11 @@ class RowRules:
     Tables have the columns of the table's schema by its names, in the canonical types, and may have more.
     """
 
-    def __init__(self, snapshot: Snapshot, rules: WriteRules) -> None:
-        self.schema = snapshot.schema
-        self.names = Names({SIDE: self.schema})
-        self._rules = rules
+    def __init__(self, target: Target) -> None:
+        rules = target.rules
+        self.schema = target.snapshot.schema
+        self.names = Names({TARGET: self.schema})
+        self._target = target
         self._lock = threading.Lock()
         self._identity = dict(rules.identity)
         self._marks: dict[str, int] = {}
@@ -57,37 +65,7 @@ class RowRules:
     def made_anew(self, column: str, assigned: Collection[str]) -> bool:
         """Whether a column is generated from one of those that are assigned, and not assigned itself."""
         generated = self._generated.get(column)
-        return generated is not None and column not in assigned and not generated.of(SIDE).isdisjoint(assigned)
-
-    def is_identity(self, column: str) -> bool:
-        return column in self._identity
-
-    def path(self, name: str) -> tuple[str, ...]:
-        """The path, as the table spells it, of a column or, with dots, of a struct's field. Raises `InvalidInput`."""
-        data_type: DataType = self.schema
-        found: list[str] = []
-        rest = name
-        while rest:
-            known = (
-                {field.name.casefold(): field for field in data_type.fields}
-                if isinstance(data_type, StructType)
-                else {}
-            )
-            # A name may hold dots itself: the longest that is one counts.
-            parts = rest.split(".")
-            for length in range(len(parts), 0, -1):
-                quoted = ".".join(parts[:length])
-                field = known.get(quoted.strip("`").replace("``", "`").casefold())
-                if field is not None:
-                    break
-            else:
-                raise InvalidInput(
-                    f"The table has no column {name!r} (it has: {', '.join(self.schema.names):.500}). Nothing was"
-                    " written."
-                )
-            found.append(field.name)
-            data_type, rest = field.type, ".".join(parts[length:])
-        return tuple(found)
+        return generated is not None and column not in assigned and not generated.of(TARGET).isdisjoint(assigned)
 
     def type_at(self, path: tuple[str, ...]) -> DataType:
         """The type of what a path that `path` gave names."""
@@ -105,23 +83,21 @@ class RowRules:
         how many rows break it.
         """
         given = frozenset(rows.column_names)
-        inserted = assigned is None
+        if assigned is None:
+            refuse_identity(self._target, given)
         columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
         for field in self.schema.fields:
             if field.name in self._identity:
                 if field.name not in given:
                     columns[field.name] = self._numbers(field, rows.num_rows)
-                elif inserted and not self._identity[field.name].allow_explicit:
-                    raise InvalidInput(
-                        f"The identity column {field.name!r} is always generated, so rows cannot bring values for it."
-                        " Nothing was written. Leave the column out."
-                    )
             elif field.name not in given and field.name not in self._generated:
                 columns[field.name] = self._default_values(field, rows.num_rows)
         missing = [field for field in self.schema.fields if field.name in self._generated and field.name not in given]
         if missing:
             wanted = {field.name: (self._generated[field.name], field.type) for field in missing}
-            needed = _sided(columns, {name for generated, _ in wanted.values() for name in generated.of(SIDE)}, rows)
+            needed = sided(
+                table_of(columns, rows.num_rows), {name for value, _ in wanted.values() for name in value.of(TARGET)}
+            )
             made = evaluate(needed, wanted)
             columns |= {name: made[name] for name in wanted}
         order = [*self.schema.names, *(name for name in columns if name not in self.schema.names)]
@@ -129,34 +105,25 @@ class RowRules:
         self._enforce(complete, given if assigned is None else given & frozenset(assigned))
         return complete
 
-    def broken(self, rows: pa.Table, check: Resolved) -> int:
-        """How many rows do not satisfy a predicate: it is false or null for them."""
-        columns = {name: rows[name] for name in check.of(SIDE)}
-        return rows.num_rows - int(is_true(_sided(columns, columns, rows), check).sum())
-
     def _enforce(self, rows: pa.Table, brought: frozenset[str]) -> None:
-        for path in self._rules.not_null:
+        count = f"{rows.num_rows} rows"
+        for path in self._target.rules.not_null:
             if absent := _nulls_at(rows, path):
-                of = "its values" if any(isinstance(step, Inside) for step in path) else f"{rows.num_rows} rows"
-                raise InvalidInput(
-                    f"Column {'.'.join(path)!r} must not be null (NOT NULL), but {absent} of {of} are."
-                    " Nothing was written."
-                )
+                inside = any(isinstance(step, Inside) for step in path)
+                raise of_nulls(path).refusal(absent, "its values" if inside else count)
         for name, check in self._checks.items():
-            if count := self.broken(rows, check):
-                raise InvalidInput(
-                    f"{count} of {rows.num_rows} rows break the constraint {name!r}: {check.text}. Nothing was written."
-                )
+            self.require(rows, check, of_check(name, check.text))
         for name in brought & self._generated.keys():
             made = self._generated[name]
             same = Resolved(
-                made.text, f"{quoted(SIDE, name)} IS NOT DISTINCT FROM ({made.sql})", made.columns | {(SIDE, name)}
+                made.text, f"{quoted(TARGET, name)} IS NOT DISTINCT FROM ({made.sql})", made.columns | {(TARGET, name)}
             )
-            if count := self.broken(rows, same):
-                raise InvalidInput(
-                    f"Column {name!r} is generated as {made.text}, but {count} of {rows.num_rows} rows bring another"
-                    " value for it. Nothing was written. Leave the column out."
-                )
+            self.require(rows, same, of_generated(name, made.text))
+
+    def require(self, rows: pa.Table, check: Resolved, sentence: Sentence) -> None:
+        """Raise `InvalidInput` if there are rows that a predicate is false or null for."""
+        if count := rows.num_rows - int(is_true(sided(rows, check.of(TARGET)), check).sum()):
+            raise sentence.refusal(count, f"{rows.num_rows} rows")
 
     def _numbers(self, field: StructField, count: int) -> Any:
         with self._lock:
@@ -188,13 +155,9 @@ def nulls(count: int, data_type: DataType) -> Any:
     return pa.chunked_array([cast("Any", pa).nulls(count, nullable_type(data_type))])
 
 
-def sided(rows: pa.Table, columns: Iterable[str], side: str = SIDE) -> pa.Table:
+def sided(rows: pa.Table, columns: Iterable[str], side: str = TARGET) -> pa.Table:
     """Columns of a table, called as expressions call them."""
-    return _sided({name: rows[name] for name in columns}, list(columns), rows, side)
-
-
-def _sided(columns: Mapping[str, Any], wanted: Iterable[str], rows: pa.Table, side: str = SIDE) -> pa.Table:
-    return table_of({stored(side, name): columns[name] for name in wanted}, rows.num_rows)
+    return table_of({stored(side, name): rows[name] for name in columns}, rows.num_rows)
 
 
 def _nulls_at(rows: pa.Table, path: tuple[str, ...]) -> int:
@@ -227,7 +190,7 @@ def frame_schema(rows: Any) -> StructType:
     return stored_schema(stream(rows)[0] if table is None else table.schema)
 
 
-def incoming(rows: Any, schema: StructType, piece_bytes: int) -> Iterator[pa.Table]:
+def incoming(rows: Any, target: Target, piece_bytes: int) -> Iterator[pa.Table]:
     """A frame's rows by the names and types of a table's schema, in pieces: columns that the frame lacks are absent.
 
     Names are found whatever their case. Raises `InvalidInput` for a column that the table does not have and
@@ -235,18 +198,9 @@ def incoming(rows: Any, schema: StructType, piece_bytes: int) -> Iterator[pa.Tab
     """
     table = in_memory(rows)
     arrow, batches = (table.schema, iter(table.to_batches())) if table is not None else stream(rows)
-    known = {name.casefold(): name for name in schema.names}
-    unknown = [name for name in arrow.names if name.casefold() not in known]
-    if unknown:
-        raise InvalidInput(
-            f"The table has no column {unknown[0]!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
-            " Drop the column, or pass schema_mode='merge' to add it to the table."
-        )
-    names = [known[name.casefold()] for name in arrow.names]
-    if len(set(names)) < len(names):
-        raise InvalidInput(f"Two columns have the same name but for case: {arrow.names}. Nothing was written.")
-    chosen = schema.select(names).all_nullable()
-    target = schema_to_arrow(chosen)
+    names = columns_named(target, arrow.names)
+    chosen = target.snapshot.schema.select(names).all_nullable()
+    wanted = schema_to_arrow(chosen)
     held = StructType(
         [replace(field, name=name) for field, name in zip(stored_schema(arrow).fields, names, strict=True)]
     )
@@ -254,16 +208,16 @@ def incoming(rows: Any, schema: StructType, piece_bytes: int) -> Iterator[pa.Tab
     size = 0
     canonical = conform_all((batch.rename_columns(names) for batch in batches), held)
     variants = [field for field in chosen.fields if StructType([field]).holds("variant")]
-    for batch in conform_all((_fitting(batch, chosen, target) for batch in canonical), chosen):
+    for batch in conform_all((_fitting(batch, chosen, wanted) for batch in canonical), chosen):
         for field in variants:
             require_variants(batch.column(field.name), field.type, field.name)
         pending.append(batch)
         size += batch.nbytes
         if table is None and size >= piece_bytes:
-            yield pa.Table.from_batches(pending, target)
+            yield pa.Table.from_batches(pending, wanted)
             pending, size = [], 0
     if pending:
-        yield pa.Table.from_batches(pending, target)
+        yield pa.Table.from_batches(pending, wanted)
 
 
 def _fitting(batch: pa.RecordBatch, wanted: StructType, target: pa.Schema) -> pa.RecordBatch:

@@ -19,25 +19,19 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files import statistics
-from dagster_versioned.delta.files.deletion_vectors import deleted_rows, with_vector, write_vectors
-from dagster_versioned.delta.files.file_actions import adds_table
-from dagster_versioned.delta.files.predicate import parse_predicate
-from dagster_versioned.delta.files.skipping import certain
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
-from dagster_versioned.delta_tables.dml import FileChanges, Target
+from dagster_versioned.delta_tables.dml import TARGET, FileChanges, Positions, Target, Thinned, path_of, thinned_files
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Resolved, is_true
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-Positions = NDArray[np.int64]
-"""Which rows of a data file, counted from 0 with those that are deleted."""
 
 WORKERS = os.cpu_count() or 1
 
@@ -86,7 +80,7 @@ class Write:
 
     def __init__(self, target: Target, readers: ThreadPoolExecutor, writers: ThreadPoolExecutor) -> None:
         self.target = target
-        self.rules = RowRules(target.snapshot, target.rules)
+        self.rules = RowRules(target)
         self.files = DeltaFiles(target)
         self.removes: list[Remove] = []
         self.inserted = self.deleted = self.updated = self.copied = 0
@@ -94,12 +88,9 @@ class Write:
         self._room = threading.Semaphore(2 * WORKERS)
         self._adds: list[Future[Add]] = []
         self._cdcs: list[Future[Cdc]] = []
-        self._vectors: dict[str, tuple[Add, Positions]] = {}
+        self._thinned: dict[str, Thinned] = {}
         self._now = now_ms()
-        tracking = target.rules.row_tracking
-        self._tracked = (
-            () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
-        )
+        self._tracked = target.tracked
         mapping = target.rules.mapping
         schema = target.snapshot.schema
         self._partitions = {
@@ -134,15 +125,15 @@ class Write:
             live[deleted_rows(self.target.store, add.deletion_vector, rows.num_rows, add.key)] = False
         return Looked(add, rows, live)
 
-    def find(self, files: Sequence[Add], condition: Resolved) -> Iterator[Touched]:
-        """The rows for which a condition is true, as rows to delete."""
+    def find(self, files: Sequence[Add], condition: Resolved) -> list[Touched]:
+        """The files that have rows for which a condition is true, with these as rows to delete."""
 
         def found(add: Add) -> Touched:
-            file = self.look(add, condition.of("target"))
-            hits = is_true(sided(file.rows, condition.of("target")), condition) & file.live
+            file = self.look(add, condition.of(TARGET))
+            hits = is_true(sided(file.rows, condition.of(TARGET)), condition) & file.live
             return Touched(add, np.flatnonzero(file.live), len(file.live), np.flatnonzero(hits))
 
-        return self.each(found, files)
+        return [file for file in self.each(found, files) if len(file.delete)]
 
     def all_of(self, add: Add) -> Touched:
         """All rows of a file, which is not read where its statistics say how many they are, and nothing but a metric
@@ -223,7 +214,7 @@ class Write:
             gone = np.ones(file.num_records, np.bool_)
             gone[file.live] = False
             gone[file.gone] = True
-            self._vectors[file.add.key] = file.add, np.flatnonzero(gone)
+            self._thinned[file.add.key] = Thinned(file.add, np.flatnonzero(gone), file.num_records)
         elif rows is not None:
             stays = np.zeros(file.num_records, np.bool_)
             stays[file.live] = True
@@ -254,7 +245,7 @@ class Write:
         rows = pa.concat_tables(tables)
         if order:
             keys: dict[str, Any] = {}
-            for path in map(self.rules.path, order):
+            for path in (path_of(self.rules.schema, name) for name in order):
                 column: Any = rows[path[0]]
                 keys[str(len(keys))] = compute.struct_field(column, list(path[1:])) if path[1:] else column
             rows = rows.take(compute.sort_indices(pa.Table.from_pydict(keys), [(name, "ascending") for name in keys]))
@@ -283,13 +274,8 @@ class Write:
     def finish(self, metrics: dict[str, int]) -> FileChanges:
         """What was written, once all of it is. Deletion vectors are written last, in one file."""
         adds, cdcs = [future.result() for future in self._adds], [future.result() for future in self._cdcs]
-        removes = list(self.removes)
-        vectors = write_vectors(self.target.store, {key: gone for key, (_, gone) in self._vectors.items()})
-        for key, (add, _) in self._vectors.items():
-            removes.append(add.removed(self._now))
-            known = statistics.num_records(add.stats)
-            rows = len(self.look(add, ()).live) if known is None else known
-            adds.append(with_vector(add, vectors[key], rows))
+        thinned, lost = thinned_files(self.target.store, list(self._thinned.values()), self._now)
+        adds, removes = adds + thinned, self.removes + lost
         return FileChanges(tuple(adds), tuple(removes), tuple(cdcs), metrics, dict(self.rules.marks))
 
 
@@ -326,14 +312,3 @@ def _joined(kept: pa.Table, new: pa.Table) -> pa.Table:
 
 def _take(rows: pa.Table, positions: Positions) -> pa.Table:
     return rows if len(positions) == rows.num_rows else rows.take(cast("Any", pa.array(positions)))
-
-
-def by_partitions(target: Target, files: Sequence[Add], where: str | None) -> tuple[list[Add], list[Add]]:
-    """The files of which every row matches by their partition, and the others."""
-    if where is None:
-        return list(files), []
-    snapshot = target.snapshot
-    predicate = parse_predicate(where, snapshot.schema)
-    table = certain(adds_table(files), predicate, snapshot.schema, target.rules.mapping, snapshot.partition_columns)
-    keys = set(table["key"].to_pylist())
-    return [add for add in files if add.key in keys], [add for add in files if add.key not in keys]

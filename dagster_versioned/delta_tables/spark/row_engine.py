@@ -1,7 +1,7 @@
 """Changes of rows in any Delta table with Spark, as commands ask for them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,32 +10,29 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.dml import Change, FileChanges, Target, conditions_of
+from dagster_versioned.delta_tables.dml import (
+    Change,
+    FileChanges,
+    Target,
+    columns_named,
+    conditions_of,
+    refuse_identity,
+)
 from dagster_versioned.delta_tables.spark import task as delta_task
+from dagster_versioned.delta_tables.spark.change import changed
 from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW
-from dagster_versioned.delta_tables.spark.rules import (
-    Completed,
-    Values,
-    completed,
-    default_of,
+from dagster_versioned.delta_tables.spark.rules import Completed, Values, completed, default_of
+from dagster_versioned.delta_tables.spark.write import (
+    SparkWrites,
+    cardinality,
+    copied_columns,
+    require_all,
+    row_counts,
 )
 from dagster_versioned.engines.spark.assignment import Assignment, quoted
 from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
-
-if TYPE_CHECKING:
-    pass
-from dagster_versioned.delta_tables.spark.change import changed
-from dagster_versioned.delta_tables.spark.write import (
-    SparkWrites,
-    cardinality,
-    copied_columns,
-    places_of,
-    refuse_identity,
-    require_all,
-    row_counts,
-)
 
 
 class SparkRowEngine(SparkWrites):
@@ -48,16 +45,16 @@ class SparkRowEngine(SparkWrites):
         from pyspark.sql import functions as sf
 
         with translate_spark_errors([] if within is None else [within]):
-            positions = places_of(rows.columns, target.snapshot.schema)
-            refuse_identity(target, positions)
+            columns = columns_named(target, rows.columns)
+            refuse_identity(target, columns)
             wanted = spark_schema(target.snapshot.schema)
             held = [member.dataType for member in rows.schema.fields]
             exactly = Assignment(exact=True)
             values = {
                 name: exactly.of(sf.col(f"_c{place}"), held[place], wanted[name].dataType, name)
-                for name, place in positions.items()
+                for place, name in enumerate(columns)
             }
-            given = dict.fromkeys(positions, True)
+            given = dict.fromkeys(columns, True)
             for name in target.snapshot.schema.names:
                 if name not in values and name not in target.rules.generated and name not in target.rules.identity:
                     values[name], given[name] = default_of(target, name), True

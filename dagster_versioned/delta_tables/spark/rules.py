@@ -3,37 +3,21 @@
 All of it is expressions of the frame, so it happens in the pass that writes the rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.commit.stored_expressions import OF_DEFAULTS, require_admitted
 from dagster_versioned.delta.commit.write_rules import Inside
-from dagster_versioned.delta.schema.identity_columns import IdentityColumn
-from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.delta_tables.dml import Sentence, Target, of_check, of_generated, of_nulls, of_replaced
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import PREFIX
 from dagster_versioned.engines.spark.assignment import quoted, spelled
 from dagster_versioned.engines.spark.catalyst import is_classic
 from dagster_versioned.engines.spark.types import spark_schema
-from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-ABSENT = "DEFAULT"
-"""What an assignment says for the column's default."""
-
-_CHANGED = (delta_task.INSERT, delta_task.UPDATE)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What rows must satisfy, as the sentence that says how many do not."""
-
-    sentence: Callable[[int, int], str]
-    is_broken: "Callable[[], Column]"
 
 
 @dataclass(frozen=True)
@@ -42,7 +26,7 @@ class Completed:
     columns that were generated, by place."""
 
     frame: "DataFrame"
-    rules: tuple[Rule, ...]
+    rules: tuple[Sentence, ...]
     steps: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
@@ -53,6 +37,13 @@ class Values:
 
     of: "Mapping[str, Column]"
     given: "Mapping[str, Column | bool]"
+
+    def flag(self, name: str) -> "Column | bool":
+        """Whether rows bring a column: of all the same, or by a column of the frame that `_brought` makes."""
+        from pyspark.sql import functions as sf
+
+        given = self.given.get(name, False)
+        return given if isinstance(given, bool) else sf.col(_flag(name))
 
 
 def completed(
@@ -68,51 +59,91 @@ def completed(
     """
     from pyspark.sql import functions as sf
 
-    schema, rules = target.snapshot.schema, target.rules
-    types = spark_schema(schema)
-    flags = {name: given for name, given in values.given.items() if not isinstance(given, bool)}
-    columns = [
-        values.of[name].alias(name) if name in values.of else sf.lit(None).cast(types[name].dataType).alias(name)
-        for name in schema.names
-    ]
-    columns += [column.alias(PREFIX + name) for name, column in controls.items()]
-    columns += [flag.alias(f"{PREFIX}given_{schema.names.index(name)}") for name, flag in flags.items()]
-    rows = frame.select(*columns)
-
-    def brings(name: str) -> "Column":
-        given = values.given.get(name, False)
-        return sf.lit(given) if isinstance(given, bool) else sf.col(f"{PREFIX}given_{schema.names.index(name)}")
-
-    made: dict[str, Column] = {}
-    numbers: dict[int, Column] = {}
-    wanted = {name: column for name, column in rules.identity.items() if values.given.get(name, False) is not True}
-    if wanted:
-        rows, of_rows = _numbered(rows, wanted)
-        for name, number in of_rows.items():
-            fresh = (sf.col(PREFIX + delta_task.OPERATION) == delta_task.INSERT) & ~brings(name)
-            numbers[schema.names.index(name)] = sf.when(fresh, number)
-            made[name] = sf.when(fresh, number.cast(types[name].dataType)).otherwise(quoted(name))
-        others = [sf.col(spelled(name)) for name in rows.columns if name not in made]
-        extra = [column.alias(delta_task.generated(place)) for place, column in numbers.items()]
-        rows = rows.select(*(column.alias(name) for name, column in made.items()), *others, *extra)
-    generated: dict[str, Column] = {}
-    for name, sql in rules.generated.items():
-        if values.given.get(name, False) is not True:
-            by_rule = sf.expr(_of_generated(name, sql)).cast(types[name].dataType)
-            generated[name] = sf.when(brings(name), quoted(name)).otherwise(by_rule)
-    if generated:
-        others = [sf.col(spelled(name)) for name in rows.columns if name not in generated]
-        rows = rows.select(*(column.alias(name) for name, column in generated.items()), *others)
-    judged = _rules(target, values, brings, within)
-    changed = sf.col(PREFIX + delta_task.OPERATION).isin(*_CHANGED)
+    schema, identity = target.snapshot.schema, target.rules.identity
+    rows = _brought(frame, target, values, controls)
+    numbered = [name for name in identity if values.flag(name) is not True]
+    if numbered:
+        rows = _with_numbers(rows, target, values, numbered)
+    rows = _with_generated(rows, target, values)
     final = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(schema.names)]
     final += [sf.col(PREFIX + name).alias(name) for name in controls]
-    final += [sf.col(delta_task.generated(place)) for place in numbers]
-    if judged:
-        broken = sf.coalesce(*(sf.when(rule.is_broken(), sf.lit(i)) for i, rule in enumerate(judged)))
+    places = [schema.names.index(name) for name in numbered]
+    final += [sf.col(delta_task.generated(place)) for place in places]
+    rules = _rules(target, values, within)
+    if rules:
+        changed = sf.col(PREFIX + delta_task.OPERATION).isin(delta_task.INSERT, delta_task.UPDATE)
+        broken = sf.coalesce(*(sf.when(is_broken, sf.lit(i)) for i, (_, is_broken) in enumerate(rules)))
         final.append(sf.when(changed, broken).alias(delta_task.BROKEN))
-    steps = {place: rules.identity[schema.names[place]].step for place in numbers}
-    return Completed(laid_out(rows.select(*final), target), tuple(judged), steps)
+    steps = {place: identity[name].step for place, name in zip(places, numbered, strict=True)}
+    return Completed(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
+
+
+def _flag(name: str) -> str:
+    return spelled(f"{PREFIX}given_{name}")
+
+
+def _brought(frame: "DataFrame", target: Target, values: Values, controls: "Mapping[str, Column]") -> "DataFrame":
+    """What the rows bring, by the table's names; beside it the controls, and which rows bring what not all do."""
+    from pyspark.sql import functions as sf
+
+    types = spark_schema(target.snapshot.schema)
+    columns = [
+        values.of.get(name, sf.lit(None).cast(types[name].dataType)).alias(name)
+        for name in target.snapshot.schema.names
+    ]
+    columns += [column.alias(PREFIX + name) for name, column in controls.items()]
+    columns += [
+        flag.alias(f"{PREFIX}given_{name}") for name, flag in values.given.items() if not isinstance(flag, bool)
+    ]
+    return frame.select(*columns)
+
+
+def _with_numbers(rows: "DataFrame", target: Target, values: Values, names: Sequence[str]) -> "DataFrame":
+    """New rows with numbers of identity columns that they do not bring, which are columns of their own as well.
+
+    The rows are dealt to a known number of tasks, so that each can count in steps of that number.
+    """
+    from pyspark.sql import functions as sf
+
+    schema = target.snapshot.schema
+    types = spark_schema(schema)
+    tasks = _cores(rows)
+    dealt = rows.repartition(tasks).withColumn(f"{PREFIX}place", sf.monotonically_increasing_id())
+    place = sf.col(f"{PREFIX}place")
+    task = sf.shiftright(place, 33)
+    counted = task + (place - sf.shiftleft(task, 33)) * tasks
+    made: dict[str, Column] = {}
+    for name in names:
+        column = target.rules.identity[name]
+        number = sf.lit(column.values(1)[0]).cast("long") + counted * sf.lit(column.step).cast("long")
+        fresh = (sf.col(PREFIX + delta_task.OPERATION) == delta_task.INSERT) & ~sf.lit(values.flag(name))
+        made[name] = sf.when(fresh, number.cast(types[name].dataType)).otherwise(quoted(name))
+        made[delta_task.generated(schema.names.index(name))] = sf.when(fresh, number)
+    return _replaced(dealt, made)
+
+
+def _with_generated(rows: "DataFrame", target: Target, values: Values) -> "DataFrame":
+    """The rows with the generated columns that they do not bring."""
+    from pyspark.sql import functions as sf
+
+    made = {
+        name: sf.when(sf.lit(values.flag(name)), quoted(name)).otherwise(_generated(target, name))
+        for name in target.rules.generated
+        if values.flag(name) is not True
+    }
+    return _replaced(rows, made) if made else rows
+
+
+def _generated(target: Target, name: str) -> "Column":
+    from pyspark.sql import functions as sf
+
+    sql = require_admitted(f"the generated column {name!r}", target.rules.generated[name])
+    return sf.expr(sql).cast(spark_schema(target.snapshot.schema)[name].dataType)
+
+
+def _replaced(rows: "DataFrame", made: "Mapping[str, Column]") -> "DataFrame":
+    others = [quoted(name) for name in rows.columns if name not in made]
+    return rows.select(*(column.alias(name) for name, column in made.items()), *others)
 
 
 def laid_out(rows: "DataFrame", target: Target) -> "DataFrame":
@@ -136,22 +167,6 @@ def default_of(target: Target, name: str) -> "Column":
     return sf.expr(require_admitted(f"the default of column {name!r}", sql, OF_DEFAULTS)).cast(data_type)
 
 
-def _numbered(rows: "DataFrame", columns: Mapping[str, IdentityColumn]) -> "tuple[DataFrame, dict[str, Column]]":
-    """The rows dealt to a known number of tasks, so that each can count in steps of that number."""
-    from pyspark.sql import functions as sf
-
-    tasks = _cores(rows)
-    dealt = rows.repartition(tasks).withColumn(f"{PREFIX}place", sf.monotonically_increasing_id())
-    place = sf.col(f"{PREFIX}place")
-    task = sf.shiftright(place, 33)
-    counted = task + (place - sf.shiftleft(task, 33)) * tasks
-    numbers: dict[str, Column] = {}
-    for name, column in columns.items():
-        first = column.values(1)[0]
-        numbers[name] = sf.lit(first).cast("long") + counted * sf.lit(column.step).cast("long")
-    return dealt, numbers
-
-
 def _cores(rows: "DataFrame") -> int:
     """How many tasks can run at once, or a guess at it."""
     session = rows.sparkSession
@@ -160,35 +175,22 @@ def _cores(rows: "DataFrame") -> int:
     return min(16, int(session.conf.get("spark.sql.shuffle.partitions") or 1))
 
 
-def _rules(target: Target, values: Values, brings: "Callable[[str], Column]", within: str | None) -> list[Rule]:
+def _rules(target: Target, values: Values, within: str | None) -> "list[tuple[Sentence, Column]]":
+    """What is said of rows that break a rule, and whether one does."""
     from pyspark.sql import functions as sf
 
-    found: list[Rule] = []
-    for path in target.rules.not_null:
-        found.append(Rule(_must_not_be_null(path), lambda path=path: _is_null_at(path)))
-    for name, sql in target.rules.checks.items():
+    rules = target.rules
+    found = [(of_nulls(path), _has_null(quoted(path[0]), path[1:])) for path in rules.not_null]
+    for name, sql in rules.checks.items():
         require_admitted(f"the constraint {name!r}", sql)
-        found.append(Rule(_breaks(name, sql), lambda sql=sql: ~sf.coalesce(sf.expr(sql), sf.lit(False))))
-    types = spark_schema(target.snapshot.schema)
-    for name, sql in target.rules.generated.items():
-        if values.given.get(name, False) is not False:
-            data_type = types[name].dataType
-
-            def differs(name: str = name, sql: str = sql, data_type: Any = data_type) -> "Column":
-                return brings(name) & ~quoted(name).eqNullSafe(sf.expr(_of_generated(name, sql)).cast(data_type))
-
-            found.append(Rule(_brings_another(name, sql), differs))
+        found.append((of_check(name, sql), ~sf.coalesce(sf.expr(sql), sf.lit(False))))
+    for name, sql in rules.generated.items():
+        if values.flag(name) is not False:
+            differs = sf.lit(values.flag(name)) & ~quoted(name).eqNullSafe(_generated(target, name))
+            found.append((of_generated(name, sql), differs))
     if within is not None:
-        found.append(Rule(_is_outside(within), lambda: ~sf.coalesce(sf.expr(within), sf.lit(False))))
+        found.append((of_replaced(within), ~sf.coalesce(sf.expr(within), sf.lit(False))))
     return found
-
-
-def _of_generated(name: str, sql: str) -> str:
-    return require_admitted(f"the generated column {name!r}", sql)
-
-
-def _is_null_at(path: Sequence[str]) -> "Column":
-    return _has_null(quoted(path[0]), path[1:])
 
 
 def _has_null(value: "Column", rest: Sequence[str]) -> "Column":
@@ -206,50 +208,7 @@ def _has_null(value: "Column", rest: Sequence[str]) -> "Column":
     return value.isNotNull() & sf.exists(values, lambda inner: _has_null(inner, below))
 
 
-def _must_not_be_null(path: Sequence[str]) -> Callable[[int, int], str]:
-    return lambda count, total: (
-        f"Column {'.'.join(path)!r} must not be null (NOT NULL), but {count} of {total} rows are"
-    )
-
-
-def _breaks(name: str, sql: str) -> Callable[[int, int], str]:
-    return lambda count, total: f"{count} of {total} rows break the constraint {name!r}: {sql}"
-
-
-def _brings_another(name: str, sql: str) -> Callable[[int, int], str]:
-    return lambda count, total: (
-        f"Column {name!r} is generated as {sql}, but {count} of {total} rows bring another value for it"
-    )
-
-
-def _is_outside(within: str) -> Callable[[int, int], str]:
-    return lambda count, total: f"{count} of {total} rows are not in what is replaced: {within}"
-
-
-def refuse_broken(rules: Sequence[Rule], broken: Mapping[int, tuple[int, str]], total: int) -> None:
+def refuse_broken(rules: Sequence[Sentence], broken: Mapping[int, tuple[int, str]], total: int) -> None:
     """Raise `InvalidInput` for the first rule that rows break."""
     for number, (count, example) in sorted(broken.items()):
-        raise InvalidInput(f"{rules[number].sentence(count, total)}, such as ({example}). Nothing was written.")
-
-
-def column_of(schema: StructType, name: str) -> tuple[str, ...]:
-    """The path, as the table spells it, of a column or, with dots, of a field of a struct. Raises `InvalidInput`."""
-    data_type: Any = schema
-    found: list[str] = []
-    rest = name
-    while rest:
-        fields = data_type.fields if isinstance(data_type, StructType) else ()
-        known = {one.name.casefold(): one for one in fields}
-        parts = rest.split(".")
-        # A name may hold dots itself: the longest that is one counts.
-        for length in range(len(parts), 0, -1):
-            one = known.get(".".join(parts[:length]).strip("`").replace("``", "`").casefold())
-            if one is not None:
-                break
-        else:
-            raise InvalidInput(
-                f"The table has no column {name!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
-            )
-        found.append(one.name)
-        data_type, rest = one.type, ".".join(parts[length:])
-    return tuple(found)
+        raise rules[number].refusal(count, f"{total} rows", example)

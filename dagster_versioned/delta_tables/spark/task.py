@@ -17,7 +17,7 @@ from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
-from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.delta_tables.dml import Positions, Target
 from dagster_versioned.engines.conform import conform_all
 
 REPORT_SCHEMA = "report binary"
@@ -32,8 +32,6 @@ together."""
 
 FLUSH_BYTES = 256 * 1024 * 1024
 """Rows in memory that become files, one a partition of the table."""
-
-Positions = NDArray[np.int64]
 
 
 def new(position: int) -> str:
@@ -141,10 +139,7 @@ class _TaskWriter:
         self._task = task
         self._files = DeltaFiles(task.target)
         self._schema = task.target.snapshot.schema.all_nullable()
-        tracking = task.target.rules.row_tracking
-        self._tracked = (
-            () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
-        )
+        self._tracked = task.target.tracked
         self._data: list[pa.Table] = []
         self._changes: list[pa.Table] = []
         self._left_out = {number: unpacked(bytes_) for number, bytes_ in task.gone.items()}

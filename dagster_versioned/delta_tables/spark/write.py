@@ -6,7 +6,7 @@ Rows never pass through the driver. It gets reports: which files were written, w
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
-from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.delta.paths import decode_path
+from dagster_versioned.delta_tables.dml import Positions, Target
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import (
     FILE,
@@ -25,20 +25,12 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     rows_with_locations,
     scan_of,
 )
-from dagster_versioned.delta_tables.spark.rules import (
-    Completed,
-    refuse_broken,
-)
-from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
+from dagster_versioned.delta_tables.spark.rules import Completed, refuse_broken
+from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
 from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
-from dagster_versioned.errors import (
-    IntegrityError,
-    InvalidInput,
-    ObjectNotFound,
-    StorageError,
-)
+from dagster_versioned.errors import IntegrityError, ObjectNotFound, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -132,7 +124,7 @@ def copied_columns(target: Target) -> "list[Column]":
     columns = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
     columns.append(sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION))
     columns += [sf.col(FILE).alias(delta_task.FILE), sf.col(ROW).alias(delta_task.ROW)]
-    if target.rules.row_tracking is not None:
+    if target.tracked:
         columns.append(sf.col(ROW_ID).alias(delta_task.ROW_ID))
         columns.append(sf.col(ROW_VERSION).alias(delta_task.ROW_VERSION))
     return columns
@@ -164,30 +156,6 @@ def require_all(copied: int, expected: int, target: Target) -> None:
         )
 
 
-def places_of(columns: Sequence[str], schema: StructType) -> dict[str, int]:
-    """The place in a frame of each column of the table that it has, whatever its case. Raises `InvalidInput`."""
-    known = {name.casefold(): name for name in schema.names}
-    unknown = [name for name in columns if name.casefold() not in known]
-    if unknown:
-        raise InvalidInput(
-            f"The table has no column {unknown[0]!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
-            " Drop the column, or pass schema_mode='merge' to add it to the table."
-        )
-    positions = {known[name.casefold()]: place for place, name in enumerate(columns)}
-    if len(positions) < len(columns):
-        raise InvalidInput(f"Two columns have the same name but for case: {list(columns)}. Nothing was written.")
-    return positions
-
-
-def refuse_identity(target: Target, given: Mapping[str, Any]) -> None:
-    for name, column in target.rules.identity.items():
-        if name in given and not column.allow_explicit:
-            raise InvalidInput(
-                f"The identity column {name!r} is always generated, so rows cannot bring values for it. Nothing was"
-                " written. Leave the column out."
-            )
-
-
 def _without_files(target: Target) -> Target:
     """What a task needs to know of the table."""
     bare = replace(target.snapshot, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES), domains={}, txns={})
@@ -200,7 +168,7 @@ def _require_files(target: Target, written: Sequence[Add | Cdc]) -> None:
         if target.store.local_path(action.path) is None:
             return
         try:
-            found = target.store.head(_key(action)).size
+            found = target.store.head(decode_path(action.path)).size
         except ObjectNotFound:
             found = None
         if found != action.size:
@@ -208,12 +176,3 @@ def _require_files(target: Target, written: Sequence[Add | Cdc]) -> None:
                 f"The folder {target.store.uri} is not the same for the Spark executors and the driver: {action.path!r}"
                 " is not there. Nothing was committed. Use a folder that every executor shares, or a store on S3."
             )
-
-
-def _key(action: Add | Cdc) -> str:
-    from dagster_versioned.delta.paths import decode_path
-
-    return decode_path(action.path)
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
