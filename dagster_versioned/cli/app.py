@@ -1,23 +1,73 @@
-"""The application: its global options, and the groups of verbs."""
+"""The application: its global options, and its commands."""
 
-import inspect
+import inspect as inspection
+from importlib import import_module
 from os import environ
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import delta, graph, odf
-from dagster_versioned.cli import environment as branching
-from dagster_versioned.cli import features as sampling
-from dagster_versioned.cli import governance as governing
-from dagster_versioned.cli import inspect as looking
-from dagster_versioned.cli import maintenance as maintaining
-from dagster_versioned.cli import parked as parking
-from dagster_versioned.cli import plan as planning
-from dagster_versioned.cli import reshape as reshaping
-from dagster_versioned.cli import tag as tagging
-from dagster_versioned.cli.session import Session, takes_options
+from dagster_versioned.cli import inspect, maintenance, plan, promote, reshape
+from dagster_versioned.cli.commands import Commands, takes_options
+from dagster_versioned.cli.session import Session
+
+GROUPS = {
+    "tag": ("Tags", "Tags: names for all tables at one moment, whose versions are kept.", "tag"),
+    "parked": (
+        "Parked drafts",
+        "Parked drafts: versions that wait for their checks, and what became of them.",
+        "parked",
+    ),
+    "env": (
+        "Environments",
+        "Environments: the tables as they are now, written to elsewhere; production stays as it is.",
+        "environment",
+    ),
+    "gov": (
+        "Govern",
+        "Govern projects: where their bytes are, who moves them, how they are read.",
+        *("governance", "migration", "mirror"),
+    ),
+    "delta": (
+        "Delta",
+        "Any Delta table, by its folder: look at it, follow its changes, maintain it.",
+        *("delta", "delta_maintenance"),
+    ),
+    "graph": (
+        "Features",
+        "Features: what depends on what, what changed since it was pushed, what is to be computed.",
+        *("graph", "graph_lock"),
+    ),
+    "feature": ("Features", "Samples of features: what there is, how it came about, and their deletion.", "features"),
+    "odf": (
+        "Histories of events",
+        "Histories of events that anybody can check: where data come from, how they are shared, what is in them.",
+        *("odf", "sharing", "chain_query", "chain_cache"),
+    ),
+}
+"""The groups of commands: the panel of the help, what a group is about, and the modules with its commands."""
+
+
+class _Group(TyperGroup):
+    """A group whose modules are imported, and whose commands are made, when it is looked into."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._load()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        self._load()
+        return super().get_command(ctx, cmd_name)
+
+    def _load(self) -> None:
+        if not self.commands:
+            for module in GROUPS[str(self.name)][2:]:
+                command: Commands = import_module(f"dagster_versioned.cli.{module}").command
+                self.commands.update(get_group(command.app).commands)
+
 
 app = typer.Typer(
     name="dagster-versioned",
@@ -66,17 +116,10 @@ def _given(option: str | None, name: str) -> str | None:
     return (environ.get(f"DAGSTER_VERSIONED_{name.upper()}") if option is None else option) or None
 
 
-takes_options(_options, [inspect.signature(_options).parameters["version"]])
+takes_options(_options, [inspection.signature(_options).parameters["version"]])
 app.callback(epilog=_EPILOG)(_options)
-looking.register(app)
-maintaining.register(app)
-reshaping.register(app)
-tagging.register(app)
-parking.register(app)
-branching.register(app)
-planning.register(app)
-governing.register(app)
-delta.register(app)
-graph.register(app)
-sampling.register(app)
-odf.register(app)
+for _module in (inspect, maintenance, reshape, promote, plan):
+    app.registered_commands += _module.command.app.registered_commands
+for _name, (_panel, _about, *_) in GROUPS.items():
+    _group = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="rich")
+    app.add_typer(_group, name=_name, help=_about, rich_help_panel=_panel)

@@ -17,6 +17,7 @@ MaybeVersion = Annotated[
     str | None,
     typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, pin:name or tag:name; the head if left out."),
 ]
+EnvironmentName = Annotated[str, typer.Argument(metavar="NAME", help="Its name: a-z, 0-9 and '-'.")]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]
 Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is kept with it.")]

@@ -8,6 +8,7 @@ import typer
 
 from dagster_versioned.cli.arguments import Apply, Table
 from dagster_versioned.cli.chain_arguments import Sources, dataset_table, history, remote_at
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import counted, human_size, say
@@ -15,7 +16,10 @@ from dagster_versioned.cli.terminal import counted, human_size, say
 if TYPE_CHECKING:
     from dagster_versioned.odf.queries.cached_slices import CachedSlice
 
+command = Commands("Histories of events")
 
+
+@command("odf rebuild delays")
 def rebuild(session: Session, table: Table, source: Sources = None) -> None:
     """Make the slices again that a dataset of a query lacks, byte for byte, by doing their runs again; needs Java."""
     from dagster_versioned.cli.documents import print_json
@@ -32,6 +36,7 @@ def rebuild(session: Session, table: Table, source: Sources = None) -> None:
         say(f"{opened.name}: {_counted(done)} rebuilt" if done else f"{opened.name}: nothing is missing")
 
 
+@command("odf discard delays --before 90d", "odf discard delays --before 90d --apply")
 def discard(
     session: Session,
     table: Table,

@@ -9,6 +9,7 @@ import typer
 
 from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
 from dagster_versioned.cli.chain_arguments import dataset_table, history
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import human_size, plain, say
@@ -16,6 +17,8 @@ from dagster_versioned.errors import InvalidInput, InvalidName
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.table import VersionedTable
+
+command = Commands("Histories of events")
 
 
 class Notation(StrEnum):
@@ -40,6 +43,11 @@ class Projection(StrEnum):
     EVENTS = "events"
 
 
+@command(
+    "odf query 'SELECT count(*) FROM cities'",
+    "odf query 'SELECT * FROM \"org.example.cities\"' --as-of 2020-01-01 --format csv",
+    "odf query 'SELECT op, count(*) FROM cities GROUP BY op' --projection events --engine spark",
+)
 def query(
     session: Session,
     sql: Annotated[

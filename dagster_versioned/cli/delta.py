@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.delta_maintenance import (
     Allow,
     Folder,
-    checkpoint,
-    cleanup,
-    compact,
     opened_table,
-    optimize,
-    vacuum,
 )
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
 
 if TYPE_CHECKING:
@@ -25,58 +21,17 @@ if TYPE_CHECKING:
     from dagster_versioned.delta.log.snapshot import Snapshot
     from dagster_versioned.delta.table import Table
 
-PANEL = "Delta"
+command = Commands("Delta")
 
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]
 _Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``delta`` to the application."""
-    delta = typer.Typer(
-        no_args_is_help=True,
-        help="Any Delta table, by its folder: look at it, follow its changes, maintain it.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(
-        delta,
-        panel=PANEL,
-        examples=["delta describe lake/trips", "delta describe s3://acme-lake/trips --version 12 --json"],
-    )(describe)
-    verb(delta, panel=PANEL, examples=["delta files lake/trips", "delta files lake/trips --version 3 --limit 10"])(
-        files
-    )
-    verb(delta, panel=PANEL, examples=["delta history lake/trips", "delta history lake/trips --limit 5 --json"])(
-        history
-    )
-    verb(
-        delta,
-        panel=PANEL,
-        examples=["delta changes lake/trips 3", "delta changes lake/trips 3 7 --output changes.parquet"],
-    )(changes)
-    verb(delta, panel=PANEL, examples=["delta features lake/trips"])(features)
-    verb(delta, panel=PANEL, examples=["delta checkpoint lake/trips"])(checkpoint)
-    verb(delta, panel=PANEL, examples=["delta compact lake/trips", "delta compact lake/trips 10 19"])(compact)
-    verb(delta, panel=PANEL, examples=["delta cleanup lake/trips", "delta cleanup lake/trips --apply"])(cleanup)
-    verb(
-        delta,
-        panel=PANEL,
-        examples=[
-            "delta optimize lake/trips",
-            "delta optimize lake/trips --where \"day = '2026-01-31'\" --order-by user",
-        ],
-    )(optimize)
-    verb(delta, panel=PANEL, examples=["delta vacuum lake/trips", "delta vacuum lake/trips --min-age 30d --apply"])(
-        vacuum
-    )
-    app.add_typer(delta, name="delta", rich_help_panel=PANEL)
-
-
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
+@command("delta describe lake/trips", "delta describe s3://acme-lake/trips --version 12 --json")
 def describe(session: Session, table: Folder, version: _Version = None, at: _At = None, allow: Allow = None) -> None:
     """Say what a table is: columns, properties, protocol, rows and files."""
     from dagster_versioned.cli.documents import print_json
@@ -116,6 +71,7 @@ def describe(session: Session, table: Folder, version: _Version = None, at: _At 
             show_fields([(f"  {name}", value) for name, value in members.items()])
 
 
+@command("delta files lake/trips", "delta files lake/trips --version 3 --limit 10")
 def files(
     session: Session,
     table: Folder,
@@ -155,6 +111,7 @@ def files(
         session.note(f"{len(rows)} of {counted(snapshot.num_files, 'file')}.")
 
 
+@command("delta history lake/trips", "delta history lake/trips --limit 5 --json")
 def history(session: Session, table: Folder, limit: _Limit = None) -> None:
     """List a table's commits, newest first: when, what, by whom."""
     from dagster_versioned.cli.documents import print_json
@@ -181,6 +138,7 @@ def history(session: Session, table: Folder, limit: _Limit = None) -> None:
     )
 
 
+@command("delta changes lake/trips 3", "delta changes lake/trips 3 7 --output changes.parquet")
 def changes(
     session: Session,
     table: Folder,
@@ -222,6 +180,7 @@ def changes(
         session.note(f"{len(shown)} of {found.num_rows} changes. More with --limit, all with --output FILE.")
 
 
+@command("delta features lake/trips")
 def features(session: Session, table: Folder) -> None:
     """List what the table's protocol asks of programs, and what of it is implemented here."""
     from dagster_versioned.cli.documents import print_json

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_span
 from dagster_versioned.cli.terminal import counted, human_size, say
 
 if TYPE_CHECKING:
     from dagster_versioned.delta.table import Table
+
+command = Commands("Delta")
 
 _KEYS_SHOWN = 20
 
@@ -29,6 +32,7 @@ Allow = Annotated[
 ]
 
 
+@command("delta checkpoint lake/trips")
 def checkpoint(session: Session, table: Folder, allow: Allow = None) -> None:
     """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
     from dagster_versioned.cli.documents import print_json
@@ -41,6 +45,7 @@ def checkpoint(session: Session, table: Folder, allow: Allow = None) -> None:
         say(f"{opened.store.uri}: checkpoint of version {version}")
 
 
+@command("delta compact lake/trips", "delta compact lake/trips 10 19")
 def compact(
     session: Session,
     table: Folder,
@@ -65,6 +70,7 @@ def compact(
         say(f"{opened.store.uri}: fewer than two commits to compact")
 
 
+@command("delta cleanup lake/trips", "delta cleanup lake/trips --apply")
 def cleanup(session: Session, table: Folder, apply: Apply = False) -> None:
     """Delete the part of the log that is older than its retention, behind a checkpoint. A dry run unless --apply.
 
@@ -86,6 +92,7 @@ def cleanup(session: Session, table: Folder, apply: Apply = False) -> None:
         session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
 
 
+@command("delta optimize lake/trips", "delta optimize lake/trips --where \"day = '2026-01-31'\" --order-by user")
 def optimize(
     session: Session,
     table: Folder,
@@ -114,6 +121,7 @@ def optimize(
         say(f"{table}: nothing to join or to apply")
 
 
+@command("delta vacuum lake/trips", "delta vacuum lake/trips --min-age 30d --apply")
 def vacuum(
     session: Session,
     table: Folder,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.cli.comment import comment, escaped, some
 from dagster_versioned.cli.documents import cell
-from dagster_versioned.cli.terminal import counted
+from dagster_versioned.cli.terminal import counted, minute
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.comparison import ColumnStatistics, Extreme
@@ -101,7 +101,7 @@ def markdown_of(
         [
             f"### Data of `{fork.environment}`: {counted(tables, 'table')} {does}, {unchanged} do not",
             "",
-            f"Compared with production as of {fork.at:%Y-%m-%d %H:%M}Z.",
+            f"Compared with production as of {minute(fork.at)}.",
             "",
         ],
         (COLUMNS, text_rows(found)),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Apply, Partition, Why
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, plain, say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
 
@@ -15,40 +16,12 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.history import Version
     from dagster_versioned.tables.table import VersionedTable
 
-PANEL = "Features"
+command = Commands("Features")
 
 _Feature = Annotated[str, typer.Argument(metavar="FEATURE", help="Its key, with slashes.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``feature`` to the application."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Samples of features: what there is, how it came about, and their deletion.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(group, panel=PANEL, examples=["feature ls", "feature ls --json"], name="ls")(ls)
-    verb(group, panel=PANEL, examples=["feature show video/crop", "feature show video/crop --json"])(show)
-    verb(
-        group,
-        panel=PANEL,
-        examples=[
-            "feature delete video/crop --where \"status = 'broken'\"",
-            "feature delete video/crop --where 'video_id = 7' --hard --why 'request 12' --apply",
-        ],
-    )(delete)
-    verb(
-        group,
-        panel=PANEL,
-        examples=[
-            "feature copy --to s3://team/dev --to-project VIDEOS_DEV",
-            "feature copy video video/crop --to dev --where 'video_id < 100' --apply",
-        ],
-    )(copy)
-    app.add_typer(group, name="feature", rich_help_panel=PANEL)
-
-
+@command("feature ls", "feature ls --json")
 def ls(session: Session) -> None:
     """List the features that have samples, of each partition."""
     from dagster_versioned.cli.documents import print_json
@@ -82,6 +55,7 @@ def ls(session: Session) -> None:
         session.note(f"No features at {project.store.uri}.")
 
 
+@command("feature show video/crop", "feature show video/crop --json")
 def show(session: Session, feature: _Feature, partition: Partition = None) -> None:
     """Say how the samples of a feature came about: by which fields, code versions and hash, and from what."""
     from dagster_versioned.cli.documents import print_json
@@ -116,6 +90,10 @@ def show(session: Session, feature: _Feature, partition: Partition = None) -> No
         )
 
 
+@command(
+    "feature delete video/crop --where \"status = 'broken'\"",
+    "feature delete video/crop --where 'video_id = 7' --hard --why 'request 12' --apply",
+)
 def delete(
     session: Session,
     feature: _Feature,
@@ -164,6 +142,10 @@ def delete(
         session.note("Nothing was deleted: this is a dry run. Do it with --apply.")
 
 
+@command(
+    "feature copy --to s3://team/dev --to-project VIDEOS_DEV",
+    "feature copy video video/crop --to dev --where 'video_id < 100' --apply",
+)
 def copy(
     session: Session,
     to: Annotated[str, typer.Option("--to", metavar="LOCATION", help="Where the other project is: a folder or a URI.")],

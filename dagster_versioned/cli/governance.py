@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.migration import decommission, migrate
-from dagster_versioned.cli.mirror import mirror
-from dagster_versioned.cli.session import Session, verb
-from dagster_versioned.cli.terminal import counted, say, show_table
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.terminal import counted, minute, say, show_table
 from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dagster_versioned.governance.mirror import Difference, GovernanceStore
     from dagster_versioned.governance.registry import Registry
 
-PANEL = "Govern"
+command = Commands("Govern")
 
 _Projects = Annotated[
     list[str] | None, typer.Argument(metavar="PROJECT", help="Projects by name; all if none is named.")
@@ -30,57 +29,7 @@ _Place = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``gov`` to the application."""
-    gov = typer.Typer(
-        no_args_is_help=True,
-        help="Govern projects: where their bytes are, who moves them, how they are read.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(gov, panel=PANEL, examples=["gov init --registry git@git.example.org:acme/registry.git"])(init)
-    verb(gov, panel=PANEL, name="register", examples=["gov register NYC s3://acme-data/nyc --reason 'ticket 12'"])(
-        register_project
-    )
-    verb(gov, panel=PANEL, examples=["gov attach NYC s3://acme-data/nyc", "gov attach NYC warehouse --dry-run"])(attach)
-    verb(gov, panel=PANEL, examples=["gov status", "gov status NYC --json"])(status)
-    verb(gov, panel=PANEL, name="list", examples=["gov list", "gov list --json | jq -r '.projects[].project'"])(listing)
-    verb(gov, panel=PANEL, examples=["gov ref NYC", "gov ref NYC --live", "gov ref NYC --repair"])(ref)
-    verb(
-        gov,
-        panel=PANEL,
-        examples=[
-            "gov dispatch NYC",
-            "gov dispatch NYC --context cached --method dagster_versioned.read_cached",
-            "gov dispatch NYC --context cached --remove",
-        ],
-    )(dispatch)
-    verb(
-        gov,
-        panel=PANEL,
-        examples=[
-            "gov migrate NYC s3://acme-data-eu/nyc --dry-run",
-            "gov migrate NYC s3://acme-data-eu/nyc --reason 'data residency'",
-            "gov migrate NYC --abort",
-        ],
-    )(migrate)
-    verb(
-        gov,
-        panel=PANEL,
-        examples=["gov decommission NYC --dry-run", "gov decommission NYC --delete-data --reason 'consent withdrawn'"],
-    )(decommission)
-    verb(gov, panel=PANEL, examples=["gov pull"])(pull)
-    verb(
-        gov,
-        panel=PANEL,
-        examples=[
-            "gov mirror --remote git@git.example.org:acme/nyc-versions.git",
-            "gov mirror flights --remote git@git.example.org:acme/nyc-versions.git --verify",
-        ],
-    )(mirror)
-    app.add_typer(gov, name="gov", rich_help_panel=PANEL)
-
-
+@command("gov init --registry git@git.example.org:acme/registry.git")
 def init(session: Session, dry_run: DryRun = False) -> None:
     """Make the remote repository a registry, and clone it; a folder that is empty or not there is made one."""
     from dagster_versioned.cli.documents import print_json
@@ -100,6 +49,7 @@ def init(session: Session, dry_run: DryRun = False) -> None:
         session.note(DRY)
 
 
+@command("gov register NYC s3://acme-data/nyc --reason 'ticket 12'", name="register")
 def register_project(
     session: Session, name: ProjectArgument, place: _Place, reason: Reason = None, dry_run: DryRun = False
 ) -> None:
@@ -107,6 +57,7 @@ def register_project(
     _enroll(session, name, place, "registered", reason, dry_run)
 
 
+@command("gov attach NYC s3://acme-data/nyc", "gov attach NYC warehouse --dry-run")
 def attach(
     session: Session, name: ProjectArgument, place: _Place, reason: Reason = None, dry_run: DryRun = False
 ) -> None:
@@ -114,6 +65,7 @@ def attach(
     _enroll(session, name, place, "attached", reason, dry_run)
 
 
+@command("gov status", "gov status NYC --json")
 def status(session: Session, projects: _Projects = None) -> ExitCode | None:
     """Compare the governance storage with the registry, and show what is on its way. Changes nothing."""
     from dagster_versioned.cli.documents import print_json
@@ -141,6 +93,7 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
     return None if ok else ExitCode.FINDINGS
 
 
+@command("gov list", "gov list --json | jq -r '.projects[].project'", name="list")
 def listing(session: Session) -> None:
     """List the projects and where they are: as the clone knows it, or, for a reader, live."""
     from dagster_versioned.cli.documents import print_json
@@ -168,6 +121,7 @@ def listing(session: Session) -> None:
             session.note(f"{one['project']}: {one['problem']}")
 
 
+@command("gov ref NYC", "gov ref NYC --live", "gov ref NYC --repair")
 def ref(
     session: Session,
     name: ProjectArgument,
@@ -198,7 +152,7 @@ def ref(
         ["when", "what", "to", "by", "why"],
         [
             (
-                f"{event.timestamp:%Y-%m-%d %H:%M}Z",
+                minute(event.timestamp),
                 event.kind,
                 event.target.uri if event.target else None,
                 event.actor,
@@ -209,6 +163,11 @@ def ref(
     )
 
 
+@command(
+    "gov dispatch NYC",
+    "gov dispatch NYC --context cached --method dagster_versioned.read_cached",
+    "gov dispatch NYC --context cached --remove",
+)
 def dispatch(
     session: Session,
     name: ProjectArgument,
@@ -254,6 +213,7 @@ def dispatch(
     _recorded(session, name, commit, published, dry_run, what)
 
 
+@command("gov pull")
 def pull(session: Session, dry_run: DryRun = False) -> None:
     """Bring your clone of the registry up to date, and the governance storage up to the registry."""
     from dagster_versioned.cli.documents import print_json

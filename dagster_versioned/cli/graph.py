@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Apply, Why
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DryRun
-from dagster_versioned.cli.graph_lock import Upstreams, lock, upstream_projects
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.graph_lock import Upstreams, upstream_projects
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
 from dagster_versioned.errors import InvalidInput
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dagster_versioned.features.rendering import Drawing, Format
     from dagster_versioned.features.snapshots import GraphHistory, Push
 
-PANEL = "Features"
+command = Commands("Features")
 _SHORT = 12
 
 _Module = Annotated[
@@ -63,57 +64,7 @@ _MERMAID = (".mmd", ".mermaid")
 """What the names of files for Mermaid end in."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``graph`` to the application."""
-    graph = typer.Typer(
-        no_args_is_help=True,
-        help="Features: what depends on what, what changed since it was pushed, what is to be computed.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(
-        graph,
-        panel=PANEL,
-        examples=["graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.mmd"],
-    )(render)
-    verb(
-        graph,
-        panel=PANEL,
-        examples=["graph diff -m my_project.definitions", "graph diff @3", "graph diff @3 @4 --format mermaid"],
-    )(diff)
-    verb(graph, panel=PANEL, examples=["graph history", "graph history --limit 5 --json"])(history)
-    verb(
-        graph,
-        panel=PANEL,
-        examples=[
-            "graph push -m my_project.definitions --dry-run",
-            "graph push -m my_project.definitions --why 'ticket 12'",
-        ],
-    )(push)
-    verb(
-        graph,
-        panel=PANEL,
-        examples=["graph plan -m my_project.definitions", "graph plan -m my_project.definitions --json"],
-    )(plan)
-    verb(
-        graph,
-        panel=PANEL,
-        examples=[
-            "graph rebase -m my_project.definitions --renamed video.frames=images",
-            "graph rebase -m my_project.definitions --unchecked crop --why 'only refactored' --apply",
-        ],
-    )(rebase)
-    verb(
-        graph,
-        panel=PANEL,
-        examples=[
-            "graph lock video/crop --location s3://team/videos",
-            "graph lock --project VIDEOS --governance s3://company-governance --check",
-        ],
-    )(lock)
-    app.add_typer(graph, name="graph", rich_help_panel=PANEL)
-
-
+@command("graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.mmd")
 def render(
     session: Session,
     snapshot: Annotated[
@@ -135,6 +86,7 @@ def render(
     _show(session, draw(graph), notation, direction, output, _graph_document(graph))
 
 
+@command("graph diff -m my_project.definitions", "graph diff @3", "graph diff @3 @4 --format mermaid")
 def diff(
     session: Session,
     before: Annotated[
@@ -167,6 +119,7 @@ def diff(
     _show(session, draw_diff(old, new), notation, direction, output, document)
 
 
+@command("graph history", "graph history --limit 5 --json")
 def history(
     session: Session, limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None
 ) -> None:
@@ -188,6 +141,7 @@ def history(
         session.note("Nothing was pushed.")
 
 
+@command("graph push -m my_project.definitions --dry-run", "graph push -m my_project.definitions --why 'ticket 12'")
 def push(session: Session, module: _Module = None, why: Why = None, dry_run: DryRun = False) -> None:
     """Record the definitions of MODULE with the project, and say what changed since the last push.
 
@@ -230,6 +184,7 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
         session.note("Nothing was pushed: this is a dry run.")
 
 
+@command("graph plan -m my_project.definitions", "graph plan -m my_project.definitions --json")
 def plan(session: Session, module: _Module = None, upstream: Upstreams = None) -> None:
     """Say which samples of each feature are to be computed, before anything runs.
 
@@ -264,6 +219,10 @@ def plan(session: Session, module: _Module = None, upstream: Upstreams = None) -
         session.note("'at most': more is not computed, and less where what comes of the features above is as it was.")
 
 
+@command(
+    "graph rebase -m my_project.definitions --renamed video.frames=images",
+    "graph rebase -m my_project.definitions --unchecked crop --why 'only refactored' --apply",
+)
 def rebase(
     session: Session,
     module: _Module = None,

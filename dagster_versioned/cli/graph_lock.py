@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, say, show_table
@@ -13,6 +14,8 @@ from dagster_versioned.cli.terminal import counted, say, show_table
 if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
     from dagster_versioned.tables.project import Project
+
+command = Commands("Features")
 
 Upstreams = Annotated[
     list[str] | None,
@@ -38,6 +41,10 @@ def upstream_projects(session: Session, graph: "FeatureGraph", locations: list[s
     return found
 
 
+@command(
+    "graph lock video/crop --location s3://team/videos",
+    "graph lock --project VIDEOS --governance s3://company-governance --check",
+)
 def lock(
     session: Session,
     features: Annotated[

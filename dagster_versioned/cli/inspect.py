@@ -14,42 +14,22 @@ from dagster_versioned.cli.arguments import (
     Tables,
     VersionArgument,
 )
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.session import Session, table_of, verb
-from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
+from dagster_versioned.cli.session import Session, table_of
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, short, show_fields, show_table
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.maintenance.verify import VerifyReport
     from dagster_versioned.tables.table import VersionedTable
 
-PANEL = "Look"
+command = Commands("Look")
 EXAMPLES = 5
 """How many rows of each kind ``diff --rows`` shows."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the application."""
-    verb(app, panel=PANEL, examples=["--location warehouse ls", "ls --json | jq -r '.tables[].table'"])(ls)
-    verb(app, panel=PANEL, examples=["history flights", "history monthly --partition 2013-01-01 --limit 5"])(history)
-    verb(app, panel=PANEL, examples=["show flights", "show flights a3f8c1", "show flights @12 --json"])(show)
-    verb(
-        app,
-        panel=PANEL,
-        examples=["diff flights @3", "diff flights a3f8c1 5e0b77", "diff airports @0 @1 --rows --key faa"],
-    )(diff)
-    verb(
-        app,
-        panel=PANEL,
-        examples=[
-            "read flights",
-            "read flights @3 --columns carrier,dep_delay --limit 5",
-            "read flights a3f8c1 --output flights.parquet",
-        ],
-    )(read)
-    verb(app, panel=PANEL, examples=["verify", "verify flights weather", "verify flights --at @12"])(verify)
-
-
+@command("--location warehouse ls", "ls --json | jq -r '.tables[].table'")
 def ls(session: Session) -> ExitCode | None:
     """List the project's tables with their current versions."""
     from dagster_versioned.cli.documents import print_json
@@ -69,7 +49,7 @@ def ls(session: Session) -> ExitCode | None:
             [
                 (
                     t["table"],
-                    _short(t["version"]),
+                    short(t["version"]),
                     _at(t["log_version"]),
                     t["rows"],
                     human_size(t["size_bytes"]),
@@ -90,6 +70,7 @@ def ls(session: Session) -> ExitCode | None:
     return ExitCode.INTEGRITY if any(table["problem"] for table in tables) else None
 
 
+@command("history flights", "history monthly --partition 2013-01-01 --limit 5")
 def history(
     session: Session,
     table: Table,
@@ -110,7 +91,7 @@ def history(
         [
             (
                 _at(v["log_version"]),
-                _short(v["version"]),
+                short(v["version"]),
                 *([v["partition"]] if partitioned else []),
                 _second(v["timestamp"]),
                 v["change"],
@@ -125,6 +106,7 @@ def history(
     )
 
 
+@command("show flights", "show flights a3f8c1", "show flights @12 --json")
 def show(session: Session, table: Table, version: MaybeVersion = None, partition: Partition = None) -> None:
     """Show one version in full: what it is, how it came to be, and its files."""
     from dagster_versioned.cli.documents import print_json
@@ -143,7 +125,7 @@ def show(session: Session, table: Table, version: MaybeVersion = None, partition
             [
                 (
                     p["partition"],
-                    _short(p["version"]),
+                    short(p["version"]),
                     _at(p["log_version"]),
                     p["rows"],
                     human_size(p["size_bytes"]),
@@ -157,6 +139,7 @@ def show(session: Session, table: Table, version: MaybeVersion = None, partition
         _show_one(document)
 
 
+@command("diff flights @3", "diff flights a3f8c1 5e0b77", "diff airports @0 @1 --rows --key faa")
 def diff(
     session: Session,
     table: Table,
@@ -188,6 +171,11 @@ def diff(
         _show_diff(document, key or [])
 
 
+@command(
+    "read flights",
+    "read flights @3 --columns carrier,dep_delay --limit 5",
+    "read flights a3f8c1 --output flights.parquet",
+)
 def read(
     session: Session,
     table: Table,
@@ -248,6 +236,7 @@ def read(
         session.note(f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE.")
 
 
+@command("verify", "verify flights weather", "verify flights --at @12")
 def verify(
     session: Session,
     tables: Tables = None,
@@ -424,8 +413,8 @@ def _show_one(document: dict[str, Any]) -> None:
 
 def _version_of(parent: dict[str, Any]) -> str | None:
     """The version of a parent; of an external table with its number, by which it is read again."""
-    number, short = parent.get("log_version"), _short(parent["version"])
-    return short if number is None else f"{short} (@{number})"
+    number, version = parent.get("log_version"), short(parent["version"])
+    return version if number is None else f"{version} (@{number})"
 
 
 def _row_differences(table: "VersionedTable", before: str | None, after: str | None, key: list[str]) -> dict[str, Any]:
@@ -456,8 +445,8 @@ def _show_diff(document: dict[str, Any], key: list[str]) -> None:
         say(f"The same version: {before['version']}")
     show_fields(
         [
-            ("before", f"{_short(before['version'])} ({_at(before['log_version'])})"),
-            ("after", f"{_short(after['version'])} ({_at(after['log_version'])})"),
+            ("before", f"{short(before['version'])} ({_at(before['log_version'])})"),
+            ("after", f"{short(after['version'])} ({_at(after['log_version'])})"),
             ("data", "the same" if document["same_data"] else "different"),
             ("rows", f"{before['rows']} -> {after['rows']} ({after['rows'] - before['rows']:+d})"),
             ("parts", f"{parts['added']} added, {parts['removed']} removed, {parts['shared']} shared"),
@@ -467,7 +456,7 @@ def _show_diff(document: dict[str, Any], key: list[str]) -> None:
     columns = document["columns"]
     changes = [
         *((f"column {c['name']}", *(kind and sql_text(kind) for kind in (c["before"], c["after"]))) for c in columns),
-        *((f"parent {_parent(p)}", _short(p["before"]), _short(p["after"])) for p in document["parents"]),
+        *((f"parent {_parent(p)}", short(p["before"]), short(p["after"])) for p in document["parents"]),
         *((name, change["before"], change["after"]) for name, change in document["metadata"].items()),
     ]
     if changes:
@@ -545,10 +534,6 @@ def _place_of(parent: dict[str, Any]) -> str:
 
 def _parent(parent: dict[str, Any]) -> str:
     return "/".join(part for part in (parent["project"], parent["table"], parent["partition"]) if part)
-
-
-def _short(sha: str | None) -> str | None:
-    return sha[:8] if sha else None
 
 
 def _at(log_version: int | None) -> str | None:

@@ -17,7 +17,8 @@ from dagster_versioned.cli.arguments import (
     VersionArgument,
     Why,
 )
-from dagster_versioned.cli.session import Session, table_of, verb
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.span import parse_moment, parse_span
 from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say, show_table
 from dagster_versioned.errors import InvalidInput
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.table import VersionedTable
 
-PANEL = "Maintain"
+command = Commands("Maintain")
 _KEYS_SHOWN = 20
 _NOT_PURGED = (
     "A purge deletes files of data. It does not remove the smallest and largest value of each of the first 32 columns "
@@ -37,37 +38,7 @@ _NOT_PURGED = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the application."""
-    verb(app, panel=PANEL, examples=["repair", "repair flights"])(repair)
-    verb(app, panel=PANEL, examples=["vacuum", "vacuum flights --min-age 30d --apply"])(vacuum)
-    verb(
-        app,
-        panel=PANEL,
-        examples=["expire flights --keep-last 10", "expire flights weather --older-than 90d --why 'policy 7' --apply"],
-    )(expire)
-    verb(
-        app,
-        panel=PANEL,
-        examples=["revert flights a3f8c1", "revert flights @3 --hold --why 'the source is broken since May'"],
-    )(revert)
-    verb(app, panel=PANEL, examples=["release flights", "release monthly --partition 2013-01-01"])(release)
-    verb(
-        app,
-        panel=PANEL,
-        examples=["forget daily_delays --code-version 2 --apply", "forget daily_delays"],
-    )(forget)
-    verb(app, panel=PANEL, examples=["pin flights before-audit", "pin flights q1 a3f8c1 --why 'quarterly report'"])(pin)
-    verb(app, panel=PANEL, examples=["unpin before-audit"])(unpin)
-    verb(app, panel=PANEL, examples=["pins", "pins --json"])(pins)
-    verb(app, panel=PANEL, examples=["adopt flights --message 'rows deleted with deltalake'"])(adopt)
-    verb(
-        app,
-        panel=PANEL,
-        examples=["purge flights a3f8c1 --why 'erasure request 12'", "purge flights @3 @4 --why '…' --dry-run"],
-    )(purge)
-
-
+@command("repair", "repair flights")
 def repair(session: Session, tables: Tables = None) -> None:
     """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index."""
     from dagster_versioned.cli.documents import print_json
@@ -83,6 +54,7 @@ def repair(session: Session, tables: Tables = None) -> None:
         say(*(f"{name}: every derived document is written again from the log" for name in repaired))
 
 
+@command("vacuum", "vacuum flights --min-age 30d --apply")
 def vacuum(
     session: Session,
     tables: Tables = None,
@@ -97,6 +69,7 @@ def vacuum(
     _collect(session, project, tables, "Vacuuming", lambda table: table.vacuum(min_age=age, dry_run=not apply))
 
 
+@command("expire flights --keep-last 10", "expire flights weather --older-than 90d --why 'policy 7' --apply")
 def expire(
     session: Session,
     tables: SomeTables,
@@ -127,6 +100,7 @@ def expire(
     )
 
 
+@command("revert flights a3f8c1", "revert flights @3 --hold --why 'the source is broken since May'")
 def revert(
     session: Session,
     table: Table,
@@ -148,6 +122,7 @@ def revert(
     _result(session, subject, result.change, result.version, unchanged if result.change == "none" else reverted)
 
 
+@command("release flights", "release monthly --partition 2013-01-01")
 def release(session: Session, table: Table, partition: Partition = None) -> None:
     """Take the hold off a head, so that sensors may rebuild it."""
     from dagster_versioned.cli.documents import print_json
@@ -160,6 +135,7 @@ def release(session: Session, table: Table, partition: Partition = None) -> None
         say(f"{subject.name}: {'released' if released else 'it was not held'}")
 
 
+@command("forget daily_delays --code-version 2 --apply", "forget daily_delays")
 def forget(
     session: Session,
     table: Table,
@@ -193,6 +169,7 @@ def forget(
         session.note("Nothing was changed. Give --apply to forget.")
 
 
+@command("pin flights before-audit", "pin flights q1 a3f8c1 --why 'quarterly report'")
 def pin(
     session: Session,
     table: Table,
@@ -212,6 +189,7 @@ def pin(
         say(f"{made.name}: {made.table} {made.version[:8]}")
 
 
+@command("unpin before-audit")
 def unpin(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]) -> None:
     """Take a pin away."""
     from dagster_versioned.cli.documents import print_json
@@ -223,6 +201,7 @@ def unpin(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", 
         say(f"{name}: unpinned")
 
 
+@command("pins", "pins --json")
 def pins(session: Session) -> None:
     """List the pins."""
     from dagster_versioned.cli.documents import pin_document, print_json
@@ -240,6 +219,7 @@ def pins(session: Session) -> None:
         session.note(f"No pins at {project.store.uri}.")
 
 
+@command("adopt flights --message 'rows deleted with deltalake'")
 def adopt(
     session: Session,
     table: Table,
@@ -255,6 +235,7 @@ def adopt(
         _result(session, subject, result.change, result.version, f"{subject.name}: adopted as {_named(result.version)}")
 
 
+@command("purge flights a3f8c1 --why 'erasure request 12'", "purge flights @3 @4 --why '…' --dry-run")
 def purge(
     session: Session,
     table: Table,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
     from dagster_versioned.governance.documents import Verify
     from dagster_versioned.governance.migrate import MigrationProgress, MigrationReport
 
+command = Commands("Govern")
+
 _Confirm = Annotated[
     str | None, typer.Option("--confirm", metavar="NAME", help="The project's name, instead of typing it when asked.")
 ]
 
 
+@command(
+    "gov migrate NYC s3://acme-data-eu/nyc --dry-run",
+    "gov migrate NYC s3://acme-data-eu/nyc --reason 'data residency'",
+    "gov migrate NYC --abort",
+)
 def migrate(
     session: Session,
     name: ProjectArgument,
@@ -82,6 +90,7 @@ def migrate(
     _show_migration(session, run(dry_run), delete_source)
 
 
+@command("gov decommission NYC --dry-run", "gov decommission NYC --delete-data --reason 'consent withdrawn'")
 def decommission(
     session: Session,
     name: ProjectArgument,

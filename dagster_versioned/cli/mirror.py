@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Tables
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
     from dagster_versioned.governance.version_mirror import MirrorReport, VersionMirror
     from dagster_versioned.tables.project import Project
 
+command = Commands("Govern")
 
+
+@command(
+    "gov mirror --remote git@git.example.org:acme/nyc-versions.git",
+    "gov mirror flights --remote git@git.example.org:acme/nyc-versions.git --verify",
+)
 def mirror(
     session: Session,
     tables: Tables = None,

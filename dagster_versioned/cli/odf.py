@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli import chain_cache, chain_query, sharing
+from dagster_versioned.cli import sharing
 from dagster_versioned.cli.arguments import Table
 from dagster_versioned.cli.chain_arguments import (
     KeyFile,
@@ -26,8 +26,9 @@ from dagster_versioned.cli.chain_arguments import (
     snapshot_of,
     variables_named,
 )
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
@@ -36,92 +37,14 @@ if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
     from dagster_versioned.odf.identity.multihash import Multihash
 
-PANEL = "Histories of events"
+command = Commands("Histories of events")
 _SHORT = 16
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group ``odf`` to the application."""
-    odf = typer.Typer(
-        no_args_is_help=True,
-        help="Histories of events that anybody can check: where data come from, how they are shared, what is in them.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(odf, panel=PANEL, examples=["odf init cities.key"])(init)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=[
-            "odf add cities.yaml",
-            "odf add cities.yaml --table cities --key-file cities.key",
-            "odf add acme/cities",
-        ],
-    )(add)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=[
-            "odf ingest cities --key-file cities.key",
-            "odf ingest cities --manifest cities.yaml --var TOKEN",
-            "odf ingest trips trips.parquet",
-        ],
-    )(ingest)
-    verb(odf, panel=PANEL, examples=["odf set-watermark cities 2013-07-01"], name="set-watermark")(set_watermark)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=[
-            "odf pull https://example.org/cities cities",
-            "odf pull s3://acme-shared/cities cities --require-signature",
-            "odf pull acme/cities --ref accepted",
-        ],
-    )(sharing.pull)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=["odf push cities s3://acme-shared/cities", "odf push cities acme/cities --key-file cities.key"],
-    )(sharing.push)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=["odf ref cities", "odf ref cities accepted 12", "odf ref cities accepted --delete"],
-    )(sharing.ref)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=["odf repo", "odf repo acme s3://acme-shared", "odf repo acme --delete"],
-    )(sharing.repo)
-    verb(odf, panel=PANEL, examples=["odf serve cities", "odf serve cities --port 9000"])(sharing.serve)
-    verb(odf, panel=PANEL, examples=["odf log cities", "odf log cities --limit 5 --json"])(log)
-    verb(odf, panel=PANEL, examples=["odf tail cities", "odf tail cities --limit 50"])(tail)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=[
-            "odf query 'SELECT count(*) FROM cities'",
-            "odf query 'SELECT * FROM \"org.example.cities\"' --as-of 2020-01-01 --format csv",
-            "odf query 'SELECT op, count(*) FROM cities GROUP BY op' --projection events --engine spark",
-        ],
-    )(chain_query.query)
-    verb(odf, panel=PANEL, examples=["odf inspect cities", "odf inspect cities 3"])(inspect)
-    verb(
-        odf,
-        panel=PANEL,
-        examples=["odf verify cities", "odf verify delays --recursive --replay", "odf verify copy --from lake/cities"],
-    )(verify)
-    verb(odf, panel=PANEL, examples=["odf explain delays 17", "odf explain delays 17 --json"])(explain)
-    verb(odf, panel=PANEL, examples=["odf discard delays --before 90d", "odf discard delays --before 90d --apply"])(
-        chain_cache.discard
-    )
-    verb(odf, panel=PANEL, examples=["odf rebuild delays"])(chain_cache.rebuild)
-    verb(odf, panel=PANEL, examples=["odf reset cities 12 --into cities_before"])(sharing.reset)
-    app.add_typer(odf, name="odf", rich_help_panel=PANEL)
 
 
 # --- make ------------------------------------------------------------------------------------------------------------
 
 
+@command("odf init cities.key")
 def init(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; must not be there yet.")],
@@ -147,6 +70,7 @@ def init(
     session.note(f"The private key is in {file}. Put it where secrets are kept, and nowhere else.")
 
 
+@command("odf add cities.yaml", "odf add cities.yaml --table cities --key-file cities.key", "odf add acme/cities")
 def add(
     session: Session,
     manifest: Manifest,
@@ -190,6 +114,7 @@ def add(
     say(f"{opened.name}: {counted(added, 'event')} of metadata added" if added else f"{opened.name}: nothing is new")
 
 
+@command("odf set-watermark cities 2013-07-01")
 def set_watermark(
     session: Session,
     table: Table,
@@ -213,6 +138,11 @@ def set_watermark(
     say(f"{opened.name}: the watermark is {'still ' if after == before else ''}{after}")
 
 
+@command(
+    "odf ingest cities --key-file cities.key",
+    "odf ingest cities --manifest cities.yaml --var TOKEN",
+    "odf ingest trips trips.parquet",
+)
 def ingest(
     session: Session,
     table: Table,
@@ -286,6 +216,7 @@ def ingest(
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
+@command("odf log cities", "odf log cities --limit 5 --json")
 def log(
     session: Session,
     table: Table,
@@ -318,6 +249,7 @@ def log(
     )
 
 
+@command("odf tail cities", "odf tail cities --limit 50")
 def tail(
     session: Session,
     table: Table,
@@ -337,6 +269,7 @@ def tail(
     show_table(events.column_names, [list(row.values()) for row in shown], right=[events.column_names[0]])
 
 
+@command("odf inspect cities", "odf inspect cities 3")
 def inspect(
     session: Session,
     table: Table,
@@ -384,6 +317,7 @@ def inspect(
     show_fields((name.replace("_", " "), value) for name, value in document.items() if value not in (None, ""))
 
 
+@command("odf verify cities", "odf verify delays --recursive --replay", "odf verify copy --from lake/cities")
 def verify(
     session: Session,
     table: Table,
@@ -422,6 +356,7 @@ def verify(
     return ExitCode.OK if report.ok else ExitCode.FINDINGS
 
 
+@command("odf explain delays 17", "odf explain delays 17 --json")
 def explain(
     session: Session,
     table: Table,

@@ -5,34 +5,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Apply, Why
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 
-PANEL = "Parked drafts"
+command = Commands("Parked drafts")
 
 DraftId = Annotated[str, typer.Argument(metavar="DRAFT", help="The draft's id, or how it begins.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run that parked them, in full.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``parked`` to the application."""
-    parked = typer.Typer(
-        no_args_is_help=True,
-        help="Parked drafts: versions that wait for their checks, and what became of them.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(parked, panel=PANEL, examples=["parked ls", "parked ls --json"], name="ls")(ls)
-    verb(parked, panel=PANEL, examples=["parked show 3f2a91c0"])(show)
-    verb(parked, panel=PANEL, examples=["parked publish 8c1f2e90-54c2-4b6e-9a83-0f6d3c1b7a55 --apply"])(publish)
-    verb(parked, panel=PANEL, examples=["parked drop 3f2a91c0 --why 'a bad source' --apply"])(drop)
-    app.add_typer(parked, name="parked", rich_help_panel=PANEL)
-
-
+@command("parked ls", "parked ls --json")
 def ls(session: Session) -> None:
     """List the drafts of the project, those that were closed too, in the order in which they were parked."""
     from dagster_versioned.cli.documents import print_json
@@ -57,6 +44,7 @@ def ls(session: Session) -> None:
         session.note(f"No drafts at {project.store.uri}.")
 
 
+@command("parked show 3f2a91c0")
 def show(session: Session, draft: DraftId) -> None:
     """Show a draft: what it would replace, the rows that it has, and why it is not published."""
     from dagster_versioned.cli.documents import print_json
@@ -88,6 +76,7 @@ def show(session: Session, draft: DraftId) -> None:
     )
 
 
+@command("parked publish 8c1f2e90-54c2-4b6e-9a83-0f6d3c1b7a55 --apply")
 def publish(session: Session, run: RunId, apply: Apply = False) -> None:
     """Publish what a run has parked, whatever its checks say: a decision, which needs a name (--author)."""
     from dagster_versioned.cli.documents import print_json
@@ -116,6 +105,7 @@ def publish(session: Session, run: RunId, apply: Apply = False) -> None:
         say(f"{one}: {why}")
 
 
+@command("parked drop 3f2a91c0 --why 'a bad source' --apply")
 def drop(session: Session, draft: DraftId, why: Why = None, apply: Apply = False) -> None:
     """Close a draft, so that it is never published; vacuum deletes it later. A dry run unless --apply is given."""
     from dagster_versioned.cli.documents import print_json

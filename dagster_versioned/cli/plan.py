@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import human_size, say, show_table
 from dagster_versioned.errors import InvalidInput
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dagster_versioned.identity.version import Scope
     from dagster_versioned.sensors.forecast import Forecast, Foreseen
 
-PANEL = "Environments"
+command = Commands("Environments")
 _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "size now")
 _RIGHT = ("partitions", "rows now", "size now")
 
@@ -36,20 +37,12 @@ class Stale(StrEnum):
 _SCOPES: dict[Stale, "Scope"] = {Stale.CHANGED: "changed", Stale.ALL: "all"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the application."""
-    verb(
-        app,
-        panel=PANEL,
-        examples=[
-            "plan",
-            "plan -w workspace.yaml",
-            "plan -m my_project.definitions --environment pr-142 --format markdown",
-            "plan -m my_project.definitions --instance --exit-code",
-        ],
-    )(plan)
-
-
+@command(
+    "plan",
+    "plan -w workspace.yaml",
+    "plan -m my_project.definitions --environment pr-142 --format markdown",
+    "plan -m my_project.definitions --instance --exit-code",
+)
 def plan(
     session: Session,
     module: Modules = None,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagster_versioned.cli.arguments import Apply, Table, Why
-from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, progress, say
 from dagster_versioned.errors import InvalidInput
 
@@ -15,36 +16,11 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.write.drop import DropReport
     from dagster_versioned.tables.write.repartition import Same
 
-PANEL = "Reshape"
+command = Commands("Reshape")
 _DRY = "Nothing was changed: this is a dry run. Do it with --apply."
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the application."""
-    verb(
-        app,
-        panel=PANEL,
-        name="drop-partition",
-        examples=["drop-partition sales 2026-10-01", "drop-partition sales 2026-10-01 --why 'wrong feed' --apply"],
-    )(drop_partition)
-    verb(app, panel=PANEL, examples=["drop sales", "drop sales --why 'nobody reads it' --apply"])(drop)
-    verb(app, panel=PANEL, examples=["restore sales"])(restore)
-    verb(app, panel=PANEL, examples=["rename sales raw/sales", "rename sales raw/sales --apply"])(rename)
-    verb(app, panel=PANEL, name="rename-project", examples=["rename-project NYC_TRIPS --apply"])(rename_project)
-    verb(
-        app,
-        panel=PANEL,
-        examples=[
-            "repartition sales --by monthly --column day",
-            "repartition sales --by weekly --column sold_at --timezone Europe/Berlin --apply",
-            "repartition sales --by names --column region --apply",
-            "repartition sales --by monthly,names --column day,region --dimension time,place --apply",
-            "repartition sales --by none --apply",
-            "repartition sales --by same --type code=string --apply",
-        ],
-    )(repartition)
-
-
+@command("rename sales raw/sales", "rename sales raw/sales --apply")
 def rename(
     session: Session,
     table: Table,
@@ -79,6 +55,7 @@ def rename(
         session.note(_DRY)
 
 
+@command("rename-project NYC_TRIPS --apply")
 def rename_project(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The project's new name.")],
@@ -103,6 +80,7 @@ def rename_project(
         session.note(_DRY)
 
 
+@command("drop-partition sales 2026-10-01", "drop-partition sales 2026-10-01 --why 'wrong feed' --apply")
 def drop_partition(
     session: Session,
     table: Table,
@@ -119,6 +97,7 @@ def drop_partition(
     _show_drop(session, str(subject.name), report, counted(len(report.partitions), "partition"))
 
 
+@command("drop sales", "drop sales --why 'nobody reads it' --apply")
 def drop(session: Session, table: Table, why: Why = None, apply: Apply = False) -> None:
     """Drop a table, in one commit. A dry run unless --apply is given.
 
@@ -130,6 +109,7 @@ def drop(session: Session, table: Table, why: Why = None, apply: Apply = False) 
     _show_drop(session, str(subject.name), report, "the table")
 
 
+@command("restore sales")
 def restore(session: Session, table: Table) -> None:
     """Take the drop of a table back."""
     from dagster_versioned.cli.documents import print_json
@@ -142,6 +122,14 @@ def restore(session: Session, table: Table) -> None:
         say(f"{subject.name}: {'restored' if restored else 'it was not dropped'}")
 
 
+@command(
+    "repartition sales --by monthly --column day",
+    "repartition sales --by weekly --column sold_at --timezone Europe/Berlin --apply",
+    "repartition sales --by names --column region --apply",
+    "repartition sales --by monthly,names --column day,region --dimension time,place --apply",
+    "repartition sales --by none --apply",
+    "repartition sales --by same --type code=string --apply",
+)
 def repartition(
     session: Session,
     table: Table,

@@ -1,16 +1,10 @@
-"""The options that every verb takes, before or after its name, and the project that they open."""
+"""The project that the options of every command open."""
 
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from dagster_versioned.cli.failures import ExitCode, reported
 from dagster_versioned.cli.terminal import plain
 from dagster_versioned.errors import InvalidInput
 
@@ -19,8 +13,6 @@ if TYPE_CHECKING:
     from dagster_versioned.governance.registry import Registry
     from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.table import VersionedTable
-
-_PANEL = "Options of every command"
 
 
 @dataclass(frozen=True)
@@ -142,86 +134,3 @@ class Session:
 def table_of(project: "Project", name: str) -> "VersionedTable":
     """A table by its name, or by an asset key with its parts joined by ``/``."""
     return project.table(name.split("/") if "/" in name else name)
-
-
-def _text(name: str, metavar: str, says: str) -> tuple[Any, Any]:
-    option = typer.Option(f"--{name}", metavar=metavar, help=says, rich_help_panel=_PANEL)
-    return Annotated[str | None, option], None
-
-
-def _flag(name: str, says: str) -> tuple[Any, Any]:
-    return Annotated[bool, typer.Option(f"--{name}", help=says, rich_help_panel=_PANEL)], False
-
-
-_EVERYWHERE: dict[str, tuple[Any, Any]] = {
-    "project": _text("project", "NAME", "Its name (or DAGSTER_VERSIONED_PROJECT); by default the recorded one."),
-    "location": _text(
-        "location", "URI", "A local path, file:///…, s3://…, gs://… or abfss://… (or DAGSTER_VERSIONED_LOCATION)."
-    ),
-    "profile": _text("profile", "NAME", "A profile of the AWS configuration files."),
-    "author": _text("author", "TEXT", "Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR)."),
-    "environment": _text(
-        "environment", "NAME", "Work in an environment of the project (or DAGSTER_VERSIONED_ENVIRONMENT)."
-    ),
-    "governance": _text(
-        "governance",
-        "URI",
-        "The governance storage, which knows where projects are (or DAGSTER_VERSIONED_GOVERNANCE).",
-    ),
-    "registry": _text("registry", "URL", "The remote of the governance registry (or DAGSTER_VERSIONED_REGISTRY)."),
-    "clone": _text("clone", "FOLDER", "Your clone of it (or DAGSTER_VERSIONED_CLONE); by default in your cache."),
-    "role": _text(
-        "role",
-        "ROLE",
-        "developer or reader (or DAGSTER_VERSIONED_ROLE); by default a developer with a registry, else a reader.",
-    ),
-    "json": _flag("json", "Nothing but JSON on stdout."),
-    "quiet": _flag("quiet", "No progress and no notes on stderr."),
-    "debug": _flag("debug", "Show tracebacks."),
-}
-"""The options of every command, by the member of the `Session` that they fill: annotation and default."""
-
-
-def takes_options(run: Callable[..., None], own: Iterable[inspect.Parameter]) -> None:
-    """Let the command line see a function with a context, parameters of its own, and the options of every command."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("ctx", kind, annotation=typer.Context),
-        *(p.replace(kind=kind) for p in own),
-        *(inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _EVERYWHERE.items()),
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-
-
-def verb(
-    app: typer.Typer, *, panel: str, examples: Sequence[str], name: str | None = None
-) -> Callable[[Callable[..., ExitCode | None]], Callable[..., None]]:
-    """Register a command whose first parameter is the `Session`; it returns its exit code, ``None`` for 0.
-
-    The command gets the global options beside its own; one given after the verb wins over one given before.
-    """
-
-    def register(command: Callable[..., ExitCode | None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(ctx: typer.Context, **given: Any) -> None:
-            before = ctx.find_object(Session) or Session()
-            after: dict[str, Any] = {
-                name: value for name in _EVERYWHERE if (value := given.pop(name)) not in (None, False)
-            }
-            session = replace(before, **{name: value for name, value in after.items() if value not in (None, False)})
-            # Typer before 0.20 passes over what is missing where click is 8.3 or newer.
-            for missing in (one for one in ctx.command.params if one.required and given[str(one.name)] is None):
-                ctx.fail(f"Missing {missing.param_type_name} {missing.opts[0]!r}.")
-            with reported(debug=session.debug):
-                code = command(session, **given)
-                sys.stdout.flush()
-            if code:
-                raise typer.Exit(code)
-
-        takes_options(run, [p for p in inspect.signature(command).parameters.values() if p.name != "session"])
-        epilog = "\n\n".join(["Examples:", *(f"  dagster-versioned {example}" for example in examples)])
-        app.command(name, rich_help_panel=panel, epilog=epilog)(run)
-        return run
-
-    return register

@@ -22,6 +22,7 @@ from dagster_versioned.cli.chain_arguments import (
     private_key,
     remote_at,
 )
+from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields
 from dagster_versioned.errors import InvalidInput
@@ -29,7 +30,14 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.odf.sharing.transfer import Transferred
 
+command = Commands("Histories of events")
 
+
+@command(
+    "odf pull https://example.org/cities cities",
+    "odf pull s3://acme-shared/cities cities --require-signature",
+    "odf pull acme/cities --ref accepted",
+)
 def pull(
     session: Session,
     source: Source,
@@ -69,6 +77,7 @@ def pull(
     _show_transfer(session, str(opened.name), done)
 
 
+@command("odf push cities s3://acme-shared/cities", "odf push cities acme/cities --key-file cities.key")
 def push(
     session: Session,
     table: Table,
@@ -110,6 +119,7 @@ def push(
     _show_transfer(session, place, done)
 
 
+@command("odf ref cities", "odf ref cities accepted 12", "odf ref cities accepted --delete")
 def ref(
     session: Session,
     table: Table,
@@ -137,6 +147,7 @@ def ref(
         show_fields(found.items())
 
 
+@command("odf repo", "odf repo acme s3://acme-shared", "odf repo acme --delete")
 def repo(
     session: Session,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The repository; all if left out.")] = None,
@@ -164,6 +175,7 @@ def repo(
         show_fields(found.items())
 
 
+@command("odf serve cities", "odf serve cities --port 9000")
 def serve(
     session: Session,
     table: Table,
@@ -201,6 +213,7 @@ def serve(
         running.serve_forever()
 
 
+@command("odf reset cities 12 --into cities_before")
 def reset(
     session: Session,
     table: Table,

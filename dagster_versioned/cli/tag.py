@@ -5,32 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Apply, Why
-from dagster_versioned.cli.session import Session, verb
-from dagster_versioned.cli.terminal import counted, say, show_fields, show_table
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.terminal import counted, minute, say, show_fields, show_table
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.documents.tag import Tag
 
-PANEL = "Tags"
+command = Commands("Tags")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; tag:NAME then names each table's version.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group ``tag`` to the application."""
-    tag = typer.Typer(
-        no_args_is_help=True,
-        help="Tags: names for all tables at one moment, whose versions are kept.",
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    verb(tag, panel=PANEL, examples=["tag create 2026-11", "tag create 2026-11 --why 'monthly report'"])(create)
-    verb(tag, panel=PANEL, examples=["tag ls", "tag ls --json"], name="ls")(ls)
-    verb(tag, panel=PANEL, examples=["tag show 2026-11", "tag show 2026-11 --json"])(show)
-    verb(tag, panel=PANEL, examples=["tag drop 2026-11", "tag drop 2026-11 --apply"])(drop)
-    app.add_typer(tag, name="tag", rich_help_panel=PANEL)
-
-
+@command("tag create 2026-11", "tag create 2026-11 --why 'monthly report'")
 def create(session: Session, name: Name, why: Why = None) -> None:
     """Give the current versions of all tables at this moment a name, which keeps them from being expired."""
     from dagster_versioned.cli.documents import print_json
@@ -39,9 +26,10 @@ def create(session: Session, name: Name, why: Why = None) -> None:
     if session.json:
         print_json({"tag": _json_of(made)})
     else:
-        say(f"The tag {name} has {counted(len(made.tables), 'table')} of {_moment(made)}. tag:{name} names them.")
+        say(f"The tag {name} has {counted(len(made.tables), 'table')} of {minute(made.at)}. tag:{name} names them.")
 
 
+@command("tag ls", "tag ls --json")
 def ls(session: Session) -> None:
     """List the tags of the project."""
     from dagster_versioned.cli.documents import print_json
@@ -53,13 +41,14 @@ def ls(session: Session) -> None:
     elif tags:
         show_table(
             ("tag", "made", "by", "why", "tables"),
-            [(tag.name, _moment(tag), tag.by, tag.why, len(tag.tables)) for tag in tags],
+            [(tag.name, minute(tag.at), tag.by, tag.why, len(tag.tables)) for tag in tags],
             right=("tables",),
         )
     else:
         session.note(f"No tags at {project.store.uri}.")
 
 
+@command("tag show 2026-11", "tag show 2026-11 --json")
 def show(session: Session, name: Name) -> None:
     """Show when a tag was made, by whom and why, and the tables that it has."""
     from dagster_versioned.cli.documents import print_json
@@ -69,7 +58,9 @@ def show(session: Session, name: Name) -> None:
     if session.json:
         print_json({"tag": _json_of(tag)})
         return
-    show_fields([("tag", name), ("made", _moment(tag)), ("by", tag.by), ("why", tag.why), ("tables", len(tag.tables))])
+    show_fields(
+        [("tag", name), ("made", minute(tag.at)), ("by", tag.by), ("why", tag.why), ("tables", len(tag.tables))]
+    )
     show_table(
         ("table", "log version", "commit"),
         [(table, f"@{at.log_version}", at.commit_sha256[:12]) for table, at in sorted(tag.tables.items())],
@@ -77,6 +68,7 @@ def show(session: Session, name: Name) -> None:
     )
 
 
+@command("tag drop 2026-11", "tag drop 2026-11 --apply")
 def drop(session: Session, name: Name, apply: Apply = False) -> None:
     """Take a tag away, so that its versions may expire; no data is deleted. A dry run unless --apply is given."""
     from dagster_versioned.cli.documents import print_json
@@ -106,7 +98,3 @@ def _json_of(tag: "Tag") -> dict[str, Any]:
             for table, at in sorted(tag.tables.items())
         },
     }
-
-
-def _moment(tag: "Tag") -> str:
-    return f"{tag.at:%Y-%m-%d %H:%M}Z"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ def human_size(size: int | None) -> str | None:
 def counted(count: int, thing: str) -> str:
     """``1 part``, ``2 parts``."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def short(sha: str | None) -> str | None:
+    """As many digits of a SHA as name a version to a person."""
+    return sha[:8] if sha else None
+
+
+def minute(time: datetime | str) -> str:
+    """A time in UTC, to the minute."""
+    return f"{datetime.fromisoformat(time) if isinstance(time, str) else time:%Y-%m-%d %H:%M}Z"
 
 
 @contextmanager
