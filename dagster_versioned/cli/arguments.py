@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name, or its asset key with slashes.")]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name, or its asset key with slashes.")]
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE", help="Tables by name; all of the project if none is named.")
 ]

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
     from dagster_versioned.odf.blocks.events import AddPushSource, SetPollingSource
     from dagster_versioned.odf.blocks.validity import ChainState
+    from dagster_versioned.odf.identity.dataset_id import DatasetId
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.identity.signing_key import SigningKey
     from dagster_versioned.odf.manifest import DatasetSnapshot
@@ -69,11 +71,11 @@ def dataset_table(session: Session, name: str) -> "VersionedTable":
     else:
         if own.exists():
             return own
-    alike = [project.table(one) for one in project.tables() if changed_name(one).casefold() == changed.casefold()]
+    alike = [project.table(each) for each in project.tables() if changed_name(each).casefold() == changed.casefold()]
     found = [table for table in alike if table.state.is_history]
     if len(found) > 1:
         raise InvalidInput(
-            f"{name!a:.200} may be any of the tables {', '.join(repr(str(one.name)) for one in found)}. Nothing was "
+            f"{name!a:.200} may be any of the tables {', '.join(repr(str(each.name)) for each in found)}. Nothing was "
             "changed. Give the table's own name."
         )
     return found[0] if found else own
@@ -107,6 +109,15 @@ def remote_at(session: Session, place: str, reference: str = "head", token: str 
     if token is not None:
         raise InvalidInput("A token is for a smart server, odf+https://…. Nothing was sent. Leave it out.")
     return open_remote(where, profile=session.profile, reference=reference_name(reference))
+
+
+def datasets_at(
+    session: Session, table: "VersionedTable", places: list[str] | None
+) -> "Callable[[DatasetId], RemoteDataset]":
+    """What finds the datasets of the table's project, and those at the places. Raises `InvalidInput`."""
+    from dagster_versioned.odf.sharing.finder import datasets_of
+
+    return datasets_of(table.project, [remote_at(session, place) for place in places or ()])
 
 
 def chain_source(

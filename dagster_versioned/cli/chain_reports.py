@@ -1,10 +1,10 @@
 """Reports on a chain, for people and for programs: what was verified, and where an event comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dagster_versioned.cli.documents import cell
-from dagster_versioned.cli.terminal import counted, human_size, say
+from dagster_versioned.cli.documents import cell, members
+from dagster_versioned.cli.terminal import counted, human_size
 from dagster_versioned.odf.blocks.events import SqlQueryStep
 from dagster_versioned.odf.queries.provenance import Explanation
 from dagster_versioned.odf.verification.report import DatasetReport
@@ -12,63 +12,51 @@ from dagster_versioned.odf.verification.report import DatasetReport
 
 def report_document(report: DatasetReport) -> dict[str, Any]:
     """What was verified of a dataset, for ``--json``."""
-    return {
-        "location": report.location,
-        "dataset_id": None if report.dataset_id is None else str(report.dataset_id),
-        "head": None if report.head is None else str(report.head),
-        "sources": list(report.sources),
-        "inputs": [str(one) for one in report.inputs],
-        "signed": None if report.signed is None else str(report.signed),
-        "blocks": report.blocks,
-        "files": report.files,
-        "bytes": report.bytes,
-        "replayed": report.replayed,
-        "findings": [
-            {
-                "subject": one.subject,
-                "block": None if one.block is None else str(one.block),
-                "number": one.sequence_number,
-                "key": one.key,
-                "problem": one.problem,
-                "records_match": one.records_match,
-            }
-            for one in report.findings
-        ],
-        "unchecked": list(report.unchecked),
-    }
+    findings = [
+        {
+            "subject": finding.subject,
+            "block": finding.block,
+            "number": finding.sequence_number,
+            "key": finding.key,
+            "problem": finding.problem,
+            "records_match": finding.records_match,
+        }
+        for finding in report.findings
+    ]
+    return {**members(report), "findings": findings}
 
 
-def show_report(report: DatasetReport) -> None:
+def report_lines(report: DatasetReport) -> Iterator[str]:
     """A dataset in a few lines: what it is, where it comes from, what was checked, what does not match."""
     signature = "not signed" if report.signed is None else "signed by its owner"
     if report.signed not in (None, report.head):
         signature += f" up to {report.signed}"
     checked = [counted(report.blocks, "block"), counted(report.files, "file"), human_size(report.bytes) or ""]
     replayed = [counted(report.replayed, "run") + " done again"] if report.replayed else []
-    say(f"{report.dataset_id or 'unknown dataset'} in {report.location}", f"  {signature}")
-    say(*(f"  from {source}" for source in report.sources))
-    say(f"  checked: {', '.join([*checked, *replayed])}")
-    say(*(f"  WRONG: {finding}" for finding in report.findings))
-    say(*(f"  not checked: {what}" for what in report.unchecked))
+    yield f"{report.dataset_id or 'unknown dataset'} in {report.location}"
+    yield f"  {signature}"
+    yield from (f"  from {source}" for source in report.sources)
+    yield f"  checked: {', '.join([*checked, *replayed])}"
+    yield from (f"  WRONG: {finding}" for finding in report.findings)
+    yield from (f"  not checked: {what}" for what in report.unchecked)
 
 
 def explanation_document(found: Explanation) -> dict[str, Any]:
     """An explanation, and those below it, for ``--json``."""
     return {
-        "dataset_id": str(found.dataset_id),
+        "dataset_id": found.dataset_id,
         "offset": found.offset,
         "event": cell(dict(found.values)),
-        "block": str(found.block),
+        "block": found.block,
         "number": found.sequence_number,
         "system_time": str(found.system_time),
         "query": [] if found.transform is None else [step.query for step in _queries(found)],
-        "steps": list(found.steps),
+        "steps": found.steps,
         "columns": [
-            {"column": one.column, "sources": [list(source) for source in one.sources], "expression": one.expression}
-            for one in found.columns
+            {"column": each.column, "sources": each.sources, "expression": each.expression} for each in found.columns
         ],
-        "rows": [[str(dataset), offset] for dataset, offset in found.rows],
-        "inputs": [explanation_document(one) for one in found.inputs],
+        "rows": found.rows,
+        "inputs": [explanation_document(each) for each in found.inputs],
         "taken_back": None if found.taken_back is None else explanation_document(found.taken_back),
     }
 
@@ -80,7 +68,7 @@ def _queries(found: Explanation) -> Sequence[SqlQueryStep]:
     return transform.queries or ((SqlQueryStep(query=transform.query),) if transform.query is not None else ())
 
 
-def explained(found: Explanation, depth: int = 0) -> list[str]:
+def explanation_lines(found: Explanation, depth: int = 0) -> list[str]:
     """An explanation, and those below it, as indented lines."""
     values = ", ".join(f"{name}={value}" for name, value in found.values.items())
     lines = [
@@ -94,10 +82,10 @@ def explained(found: Explanation, depth: int = 0) -> list[str]:
         how = "copied" if column.expression is None else f"as {column.expression}"
         lines.append(f"  column {column.column}: {how} from {sources}")
     if found.taken_back is not None:
-        lines += ["  takes back:", *explained(found.taken_back, 1)]
+        lines += ["  takes back:", *explanation_lines(found.taken_back, 1)]
     if found.rows:
         lines.append(f"  made of {counted(len(found.rows), 'row')}:")
-        lines += [line for one in found.inputs for line in explained(one, 1)]
+        lines += [line for each in found.inputs for line in explanation_lines(each, 1)]
         if len(found.rows) > len(found.inputs):
             lines.append(f"    and {len(found.rows) - len(found.inputs)} more")
     return [f"{'    ' * depth}{line}" for line in lines]

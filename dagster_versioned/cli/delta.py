@@ -1,7 +1,8 @@
 """The verbs for any Delta table, ours or not, by the folder it is in. Heavy imports wait until a verb runs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +14,14 @@ from dagster_versioned.cli.delta_maintenance import (
     Folder,
     opened_table,
 )
+from dagster_versioned.cli.documents import moment
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
+from dagster_versioned.cli.terminal import Fields, Table, counted, human_size
 
 if TYPE_CHECKING:
     from dagster_versioned.delta.log.history import HistoryEntry
     from dagster_versioned.delta.log.snapshot import Snapshot
-    from dagster_versioned.delta.table import Table
+    from dagster_versioned.delta.table import Table as DeltaTable
 
 command = Commands("Delta")
 
@@ -34,41 +36,33 @@ _Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so m
 @command("delta describe lake/trips", "delta describe s3://acme-lake/trips --version 12 --json")
 def describe(session: Session, table: Folder, version: _Version = None, at: _At = None, allow: Allow = None) -> None:
     """Say what a table is: columns, properties, protocol, rows and files."""
-    from dagster_versioned.cli.documents import print_json
-
     opened = opened_table(session, table, allow)
     document = _described(opened, opened.snapshot(version, at))
-    if session.json:
-        print_json(document)
-        return
-    protocol = document["protocol"]
-    show_fields(
+    session.show(document, _table_parts(document))
+
+
+def _table_parts(document: dict[str, Any]) -> Iterator[str | Fields | Table]:
+    protocol, mapping = document["protocol"], document["column_mapping"]
+    yield Fields(
         [
-            ("table", document["table"]),
-            ("name", document["name"]),
-            ("description", document["description"]),
-            ("version", document["version"]),
+            *((name, document[name]) for name in ("table", "name", "description", "version")),
             ("time", document["timestamp"]),
-            ("rows", document["rows"]),
-            ("files", document["files"]),
+            *((name, document[name]) for name in ("rows", "files")),
             ("size", human_size(document["size_bytes"])),
             ("deleted rows", document["deleted_rows"] or None),
             ("partitioned by", ", ".join(document["partition_columns"]) or None),
             ("clustered by", ", ".join(document["clustering_columns"]) or None),
-            ("column mapping", None if document["column_mapping"] == "none" else document["column_mapping"]),
+            ("column mapping", None if mapping == "none" else mapping),
             ("protocol", f"reader {protocol['reader']}, writer {protocol['writer']}"),
             ("features", ", ".join(protocol["features"]) or None),
         ]
     )
-    say("")
-    show_table(
-        ["column", "type", "nulls", ""],
-        [(c["name"], c["type"], _yes(c["nullable"]), "; ".join(c["remarks"])) for c in document["columns"]],
-    )
-    for heading, members in (("constraints", document["constraints"]), ("properties", document["properties"])):
-        if members:
-            say("", f"{heading}:")
-            show_fields([(f"  {name}", value) for name, value in members.items()])
+    yield ""
+    columns = [(c["name"], c["type"], _yes(c["nullable"]), "; ".join(c["remarks"])) for c in document["columns"]]
+    yield Table(["column", "type", "nulls", ""], columns)
+    for heading in ("constraints", "properties"):
+        if members := document[heading]:
+            yield from ("", f"{heading}:", Fields((f"  {name}", value) for name, value in members.items()))
 
 
 @command("delta files lake/trips", "delta files lake/trips --version 3 --limit 10")
@@ -81,7 +75,6 @@ def files(
     allow: Allow = None,
 ) -> None:
     """List the files that a version consists of."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta.schema.column_mapping import physical_name
 
     opened = opened_table(session, table, allow)
@@ -90,51 +83,41 @@ def files(
     mapping = snapshot.column_mapping
     named = {physical_name(snapshot.schema.field(name), mapping): name for name in snapshot.partition_columns}
     rows = [_file(row, named) for row in shown.to_pylist()]
-    if session.json:
-        print_json({"table": opened.store.uri, "version": snapshot.version, "total": snapshot.num_files, "files": rows})
-        return
-    show_table(
-        ["path", "rows", "deleted", "size", "partition"],
-        [
-            (
-                row["path"],
-                row["rows"],
-                row["deleted_rows"] or None,
-                human_size(row["size_bytes"]),
-                ", ".join(f"{name}={'null' if value is None else value}" for name, value in row["partition"].items()),
-            )
-            for row in rows
-        ],
-        right=("rows", "deleted", "size"),
+    session.show(
+        {"table": opened.store.uri, "version": snapshot.version, "total": snapshot.num_files, "files": rows},
+        Table(
+            ["path", "rows", "deleted", "size", "partition"],
+            [
+                (
+                    *(row["path"], row["rows"], row["deleted_rows"] or None, human_size(row["size_bytes"])),
+                    ", ".join(f"{name}={'null' if key is None else key}" for name, key in row["partition"].items()),
+                )
+                for row in rows
+            ],
+            right=("rows", "deleted", "size"),
+        ),
+        note=f"{len(rows)} of {counted(snapshot.num_files, 'file')}." if len(rows) < snapshot.num_files else None,
     )
-    if len(rows) < snapshot.num_files:
-        session.note(f"{len(rows)} of {counted(snapshot.num_files, 'file')}.")
 
 
 @command("delta history lake/trips", "delta history lake/trips --limit 5 --json")
 def history(session: Session, table: Folder, limit: _Limit = None) -> None:
     """List a table's commits, newest first: when, what, by whom."""
-    from dagster_versioned.cli.documents import print_json
-
     opened = opened_table(session, table)
     entries = [_entry(entry) for entry in opened.history(limit)]
-    if session.json:
-        print_json({"table": opened.store.uri, "commits": entries})
-        return
-    show_table(
-        ["version", "time", "operation", "parameters", "metrics", "by"],
-        [
-            (
-                entry["version"],
-                entry["timestamp"][:19].replace("T", " "),
-                entry["operation"],
-                _short(entry["parameters"]),
-                _short(entry["metrics"]),
-                entry["user"] or entry["engine"],
-            )
-            for entry in entries
-        ],
-        right=("version",),
+    session.show(
+        {"table": opened.store.uri, "commits": entries},
+        Table(
+            ["version", "time", "operation", "parameters", "metrics", "by"],
+            [
+                (
+                    *(entry["version"], entry["timestamp"][:19].replace("T", " "), entry["operation"]),
+                    *(_one_line(entry["parameters"]), _one_line(entry["metrics"]), entry["user"] or entry["engine"]),
+                )
+                for entry in entries
+            ],
+            right=("version",),
+        ),
     )
 
 
@@ -152,7 +135,6 @@ def changes(
 ) -> None:
     """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
     from dagster_versioned.cli import rows
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta_tables.change_feed import read_changes
 
     if output is not None:
@@ -164,60 +146,52 @@ def changes(
         rows.check_exportable(found.schema, output)
         written = rows.export(found.schema, iter(found.slice(0, limit).to_batches()), output, lambda done: None)
         document |= {"output": str(output), "rows_written": written}
-        if session.json:
-            print_json(document)
-        else:
-            say(f"{counted(written, 'change')} of {table} in {output}")
+        session.show(document, f"{counted(written, 'change')} of {table} in {output}")
         return
     shown = rows.plain_rows(found.slice(0, PREVIEW_ROWS if limit is None else limit))
-    if session.json:
-        print_json(document | {"rows": shown})
-        return
     # What happened stands first: a table may be wide.
     names = [*found.column_names[-3:-1], *found.column_names[:-3]]
-    show_table(names, [[_cell(row[name]) for name in names] for row in shown], right=["_commit_version"])
-    if len(shown) < found.num_rows:
-        session.note(f"{len(shown)} of {found.num_rows} changes. More with --limit, all with --output FILE.")
+    more = f"{len(shown)} of {found.num_rows} changes. More with --limit, all with --output FILE."
+    session.show(
+        document | {"rows": shown},
+        Table(names, [[_cell(row[name]) for name in names] for row in shown], right=["_commit_version"]),
+        note=more if len(shown) < found.num_rows else None,
+    )
 
 
 @command("delta features lake/trips")
 def features(session: Session, table: Folder) -> None:
     """List what the table's protocol asks of programs, and what of it is implemented here."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta.log.declared import declared_protocol, feature_support
 
     store = opened_table(session, table).store
     protocol = declared_protocol(store)
     found = feature_support(protocol)
     versions = {"reader": protocol.min_reader_version, "writer": protocol.min_writer_version}
-    if session.json:
-        listed = [
-            {"feature": one.name, "asked_of": "readers" if one.reader else "writers"}
-            | {"can_read": one.can_read, "can_write": one.can_write}
-            for one in found
-        ]
-        print_json({"table": store.uri, "protocol": versions, "features": listed})
-        return
-    say(f"{store.uri}: protocol versions {versions['reader']} (readers) and {versions['writer']} (writers)")
-    if found:
-        show_table(
-            ["feature", "asked of", "read here", "written here"],
-            [
-                (
-                    one.name,
-                    "readers and writers" if one.reader else "writers",
-                    _yes(one.can_read),
-                    _yes(one.can_write),
-                )
-                for one in found
+    rows = [
+        (each.name, "readers and writers" if each.reader else "writers", _yes(each.can_read), _yes(each.can_write))
+        for each in found
+    ]
+    session.show(
+        {
+            "table": store.uri,
+            "protocol": versions,
+            "features": [
+                {
+                    "feature": each.name,
+                    "asked_of": "readers" if each.reader else "writers",
+                    "can_read": each.can_read,
+                    "can_write": each.can_write,
+                }
+                for each in found
             ],
-        )
+        },
+        f"{store.uri}: protocol versions {versions['reader']} (readers) and {versions['writer']} (writers)",
+        Table(["feature", "asked of", "read here", "written here"], rows) if rows else None,
+    )
 
 
-def _described(table: "Table", snapshot: "Snapshot") -> dict[str, Any]:
-    from datetime import UTC, datetime
-
-    from dagster_versioned.cli.documents import moment
+def _described(table: "DeltaTable", snapshot: "Snapshot") -> dict[str, Any]:
     from dagster_versioned.delta.features import reader_features, writer_features
     from dagster_versioned.delta.schema.clustering import clustering_columns
 
@@ -294,8 +268,6 @@ def _file(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _entry(entry: "HistoryEntry") -> dict[str, Any]:
-    from dagster_versioned.cli.documents import moment
-
     return {
         "version": entry.version,
         "timestamp": moment(entry.timestamp),
@@ -321,7 +293,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _short(members: Mapping[str, Any]) -> str:
+def _one_line(members: Mapping[str, Any]) -> str:
     """Members on one line, without those that say nothing."""
     given = {name: value for name, value in members.items() if value not in (None, "", "[]", "{}", "0", "null")}
     text = ", ".join(f"{name}={value}" for name, value in given.items())

@@ -1,6 +1,6 @@
 """The verbs that maintain any Delta table. Heavy imports wait until a verb runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +9,7 @@ from dagster_versioned.cli.arguments import Apply
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_span
-from dagster_versioned.cli.terminal import counted, human_size, say
+from dagster_versioned.cli.terminal import counted, human_size
 
 if TYPE_CHECKING:
     from dagster_versioned.delta.table import Table
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 command = Commands("Delta")
 
 _KEYS_SHOWN = 20
+_DRY = "Nothing was deleted: this is a dry run. Delete with --apply."
 
 Folder = Annotated[
     str,
@@ -35,14 +36,10 @@ Allow = Annotated[
 @command("delta checkpoint lake/trips")
 def checkpoint(session: Session, table: Folder, allow: Allow = None) -> None:
     """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
-    from dagster_versioned.cli.documents import print_json
-
     opened = opened_table(session, table, allow)
     version = opened.checkpoint()
-    if session.json:
-        print_json({"table": opened.store.uri, "version": version})
-    else:
-        say(f"{opened.store.uri}: checkpoint of version {version}")
+    uri = opened.store.uri
+    session.show({"table": uri, "version": version}, f"{uri}: checkpoint of version {version}")
 
 
 @command("delta compact lake/trips", "delta compact lake/trips 10 19")
@@ -57,17 +54,12 @@ def compact(
     ] = None,
 ) -> None:
     """Write a range of commits as one file, which readers of the log take instead. The commits stay."""
-    from dagster_versioned.cli.documents import print_json
-
     opened = opened_table(session, table)
     versions = opened.compact(first, last)
-    if session.json:
-        ends = {"first": versions[0], "last": versions[-1]} if versions else {"first": None, "last": None}
-        print_json({"table": opened.store.uri} | ends)
-    elif versions:
-        say(f"{opened.store.uri}: commits {versions[0]} to {versions[-1]} as one file")
-    else:
-        say(f"{opened.store.uri}: fewer than two commits to compact")
+    first, last = (versions[0], versions[-1]) if versions else (None, None)
+    done = f"commits {first} to {last} as one file" if versions else "fewer than two commits to compact"
+    uri = opened.store.uri
+    session.show({"table": uri, "first": first, "last": last}, f"{uri}: {done}")
 
 
 @command("delta cleanup lake/trips", "delta cleanup lake/trips --apply")
@@ -76,20 +68,16 @@ def cleanup(session: Session, table: Folder, apply: Apply = False) -> None:
 
     History begins later afterwards. Every checkpoint does the same, unless delta.enableExpiredLogCleanup is false.
     """
-    from dagster_versioned.cli.documents import print_json
-
     opened = opened_table(session, table)
     report = opened.cleanup(dry_run=not apply)
-    if session.json:
-        document = {"table": opened.store.uri, "applied": apply, "oldest_version": report.oldest_version}
-        print_json(document | {"keys": list(report.keys)})
-        return
+    uri, count = opened.store.uri, counted(len(report.keys), "file")
     deleted = "deleted" if apply else "would be deleted"
-    count = counted(len(report.keys), "file")
-    say(f"{opened.store.uri}: {count} of the log {deleted}; history begins at version {report.oldest_version}")
-    _show_keys(report.keys)
-    if not apply and report.keys:
-        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
+    session.show(
+        {"table": uri, "applied": apply, "oldest_version": report.oldest_version, "keys": report.keys},
+        f"{uri}: {count} of the log {deleted}; history begins at version {report.oldest_version}",
+        _key_lines(report.keys),
+        note=_DRY if report.keys and not apply else None,
+    )
 
 
 @command("delta optimize lake/trips", "delta optimize lake/trips --where \"day = '2026-01-31'\" --order-by user")
@@ -108,17 +96,15 @@ def optimize(
 
     Old files stay too, for older versions, until they are vacuumed.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
 
     applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
     added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
-    if session.json:
-        print_json({"table": table, "version": applied.version, "metrics": dict(applied.metrics)})
-    elif removed:
-        say(f"{table}: {counted(removed, 'file')} became {added}, in version {applied.version}")
-    else:
-        say(f"{table}: nothing to join or to apply")
+    done = f"{counted(removed, 'file')} became {added}, in version {applied.version}"
+    session.show(
+        {"table": table, "version": applied.version, "metrics": applied.metrics},
+        f"{table}: {done if removed else 'nothing to join or to apply'}",
+    )
 
 
 @command("delta vacuum lake/trips", "delta vacuum lake/trips --min-age 30d --apply")
@@ -143,26 +129,22 @@ def vacuum(
 
     Older versions can be described afterwards, but not read.
     """
-    from dagster_versioned.cli.documents import print_json
-
     retention = None if min_age is None else parse_span(min_age)
     opened = opened_table(session, table, allow)
     report = opened.vacuum(retention, dry_run=not apply, force=force)
-    if session.json:
-        document = {"table": opened.store.uri, "applied": apply, "size_bytes": report.size_bytes}
-        print_json(document | {"keys": list(report.keys)})
-        return
-    deleted = "deleted" if apply else "would be deleted"
-    say(f"{opened.store.uri}: {counted(len(report.keys), 'file')} ({human_size(report.size_bytes)}) {deleted}")
-    _show_keys(report.keys)
-    if not apply:
-        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
+    uri, files = opened.store.uri, f"{counted(len(report.keys), 'file')} ({human_size(report.size_bytes)})"
+    session.show(
+        {"table": uri, "applied": apply, "size_bytes": report.size_bytes, "keys": report.keys},
+        f"{uri}: {files} {'deleted' if apply else 'would be deleted'}",
+        _key_lines(report.keys),
+        note=None if apply else _DRY,
+    )
 
 
-def _show_keys(keys: Sequence[str]) -> None:
-    say(*(f"  {key}" for key in keys[:_KEYS_SHOWN]))
+def _key_lines(keys: Sequence[str]) -> Iterator[str]:
+    yield from (f"  {key}" for key in keys[:_KEYS_SHOWN])
     if len(keys) > _KEYS_SHOWN:
-        say(f"  and {len(keys) - _KEYS_SHOWN} more; --json lists all")
+        yield f"  and {len(keys) - _KEYS_SHOWN} more; --json lists all"
 
 
 def opened_table(session: Session, table: str, allow: Sequence[str] | None = None) -> "Table":

@@ -5,25 +5,43 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dagster_versioned.errors import IntegrityError
-from dagster_versioned.identity.version import VersionEntry
-from dagster_versioned.tables.diff import VersionDiff
-from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.maintenance.collect import CollectionReport
-from dagster_versioned.tables.maintenance.verify import VerifyReport
-from dagster_versioned.tables.project import Pin
+
+if TYPE_CHECKING:
+    from dagster_versioned.identity.version import VersionEntry
+    from dagster_versioned.tables.diff import VersionDiff
+    from dagster_versioned.tables.history import Version
+    from dagster_versioned.tables.maintenance.collect import CollectionReport
+    from dagster_versioned.tables.maintenance.verify import VerifyReport
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one document on stdout, indented, in ASCII: safe for any terminal and any encoding."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    """Print one document on stdout, indented, in ASCII: safe for any terminal and any encoding.
+
+    A dataclass in it is an object of its fields, unless it is a text by itself; what else JSON does not know is a text.
+    """
+    sys.stdout.write(json.dumps(document, indent=2, default=_plain) + "\n")
 
 
-def entry_of(version: Version) -> tuple[VersionEntry | None, str | None]:
+def members(report: Any) -> dict[str, Any]:
+    """The fields of a dataclass."""
+    return {field.name: getattr(report, field.name) for field in fields(report)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and type(value).__str__ is object.__str__:
+        return members(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    return moment(value) if isinstance(value, datetime) else str(value)
+
+
+def entry_of(version: "Version") -> "tuple[VersionEntry | None, str | None]":
     """A version's entry, or what is wrong with it; neither for a foreign commit, nor for a drop."""
     if version.raw is None:
         return None, None
@@ -33,7 +51,7 @@ def entry_of(version: Version) -> tuple[VersionEntry | None, str | None]:
         return None, str(error)
 
 
-def version_document(version: Version) -> dict[str, Any]:
+def version_document(version: "Version") -> dict[str, Any]:
     """One version in short; ``problem`` says what is wrong with an entry that was altered."""
     entry, problem = entry_of(version)
     identity, facts = (entry.identity, entry.facts) if entry else (None, None)
@@ -58,13 +76,18 @@ def version_document(version: Version) -> dict[str, Any]:
     }
 
 
-def diff_document(diff: VersionDiff) -> dict[str, Any]:
+def version_name(version: "Version") -> dict[str, Any]:
+    """By what a version is named."""
+    return {"version": version.metadata_sha, "log_version": version.log_version, "partition": version.partition}
+
+
+def diff_document(diff: "VersionDiff") -> dict[str, Any]:
     """What changed between two versions; rows are apart."""
     return {
         "before": version_document(diff.before),
         "after": version_document(diff.after),
         "same_data": diff.same_data,
-        "columns": [{"name": c.name, "before": c.before, "after": c.after} for c in diff.columns],
+        "columns": diff.columns,
         "column_order_changed": diff.column_order_changed,
         "parts": {"added": diff.parts_added, "removed": diff.parts_removed, "shared": diff.parts_shared},
         "parents": [
@@ -75,41 +98,34 @@ def diff_document(diff: VersionDiff) -> dict[str, Any]:
     }
 
 
-def verify_document(table: str, report: VerifyReport) -> dict[str, Any]:
+def verify_document(table: str, report: "VerifyReport") -> dict[str, Any]:
     """What was looked at in one table, and what was found."""
     return {
         "table": table,
         "ok": report.ok,
-        "findings": [{"subject": f.subject, "where": f.where, "problem": f.problem} for f in report.findings],
+        "findings": report.findings,
         "versions": report.versions,
         "parts": report.parts,
         "size_bytes": report.bytes,
         "documents": report.documents,
-        "gaps": list(report.gaps),
+        "gaps": report.gaps,
         "witnessed": report.witnessed,
     }
 
 
-def collection_document(table: str, report: CollectionReport) -> dict[str, Any]:
+def collection_document(table: str, report: "CollectionReport") -> dict[str, Any]:
     """What was deleted in one table, or would be."""
     return {
         "table": table,
         "kind": report.kind,
         "applied": not report.dry_run,
-        "versions": [
-            {"version": v.metadata_sha, "log_version": v.log_version, "partition": v.partition} for v in report.versions
-        ],
-        "keys": list(report.keys),
+        "versions": [version_name(version) for version in report.versions],
+        "keys": report.keys,
         "size_bytes": report.size_bytes,
-        "kept": dict(report.kept),
-        "unfinished": list(report.unfinished),
-        "unreadable": list(report.unreadable),
+        "kept": report.kept,
+        "unfinished": report.unfinished,
+        "unreadable": report.unreadable,
     }
-
-
-def pin_document(pin: Pin) -> dict[str, Any]:
-    """One pin."""
-    return {"name": pin.name, "table": pin.table, "version": pin.version, "by": pin.by, "why": pin.why, "at": pin.at}
 
 
 def moment(time: datetime) -> str:

@@ -1,7 +1,6 @@
 """The verbs for environments: a project whose tables go on elsewhere. Heavy imports wait until one runs."""
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +11,9 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation
 from dagster_versioned.cli.developer import DryRun, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.promote import cell_name, show_left
+from dagster_versioned.cli.promote import cell_name, left_table
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.terminal import counted, human_size, minute, progress, say, short, show_fields, show_table
+from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, minute, progress, say, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ def create(
     ] = False,
 ) -> None:
     """Fork every table of the project at this moment, under a name. Copies no row."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.environment.registry import names_of, read_environment
     from dagster_versioned.tables.environments import create_environment
 
@@ -50,10 +48,8 @@ def create(
         fork, done = read_environment(project.store, name), "is there already"
     else:
         fork, done = create_environment(project, name, by=project.author), "is ready"
-    if session.json:
-        print_json(_json_of(fork))
-        return
-    say(
+    session.show(
+        _json_of(fork),
         f"The environment {name} of {fork.project} {done}: {counted(len(fork.tables), 'table')} of {minute(fork.at)}.",
         f"Open it with --environment {name}, with DAGSTER_VERSIONED_ENVIRONMENT={name}, or "
         f'ProjectResource(environment="{name}").',
@@ -63,26 +59,21 @@ def create(
 @command("env ls", "env ls --json")
 def ls(session: Session) -> None:
     """List the environments of the project."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.environment.registry import environments_of
 
     forks = environments_of(session.production().store)
-    if session.json:
-        print_json({"environments": [_json_of(fork) for fork in forks]})
-    elif not forks:
-        say("There is no environment.")
-    else:
-        show_table(
-            ("environment", "forked", "by", "tables"),
-            [(fork.environment, minute(fork.at), fork.by or "", len(fork.tables)) for fork in forks],
-            right=("tables",),
-        )
+    listed = Table(
+        ("environment", "forked", "by", "tables"),
+        [(fork.environment, minute(fork.at), fork.by, len(fork.tables)) for fork in forks],
+        right=("tables",),
+    )
+    document = {"environments": [_json_of(fork) for fork in forks]}
+    session.show(document, listed if forks else "There is no environment.")
 
 
 @command("env show pr-142", "env show pr-142 --json")
 def show(session: Session, name: EnvironmentName) -> None:
     """Show what an environment began with, and what was written in it since."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.environment.registry import document_of
     from dagster_versioned.tables.environments import written_in
 
@@ -93,44 +84,28 @@ def show(session: Session, name: EnvironmentName) -> None:
     assert environment is not None
     written = written_in(project)
     size = sum(info.size for info in environment.own_data().list())
-    if session.json:
-        print_json(
-            {
-                **_json_of(environment.fork),
-                "size_bytes": size,
-                "unfinished_rebase": is_unfinished,
-                "written": [_written_json(one) for one in written],
-            }
-        )
-        return
-    show_fields(
-        [
-            ("environment", name),
-            ("project", project.name),
-            ("forked", minute(environment.fork.at)),
-            ("by", environment.fork.by or ""),
-            ("tables", len(environment.fork.tables)),
-            ("its own bytes", human_size(size)),
-            ("location", project.store.uri),
-        ]
-    )
-    if is_unfinished:
-        say(f"A rebase of it is unfinished. Run it again: `dagster-versioned env rebase {name} --apply`.")
-    if not written:
-        say("Nothing was written in it.")
-        return
-    show_table(
-        ("table", "at the fork", "now", "commits"),
-        [
-            (
-                one.table,
-                short(one.before and one.before.metadata_sha),
-                short(one.after and one.after.metadata_sha),
-                one.commits,
-            )
-            for one in written
-        ],
-        right=("commits",),
+    fork = environment.fork
+    rebase_again = f"A rebase of it is unfinished. Run it again: `dagster-versioned env rebase {name} --apply`."
+    session.show(
+        {
+            **_json_of(fork),
+            "size_bytes": size,
+            "unfinished_rebase": is_unfinished,
+            "written": [_written_json(each) for each in written],
+        },
+        Fields(
+            [
+                ("environment", name),
+                ("project", project.name),
+                ("forked", minute(fork.at)),
+                ("by", fork.by or ""),
+                ("tables", len(fork.tables)),
+                ("its own bytes", human_size(size)),
+                ("location", project.store.uri),
+            ]
+        ),
+        rebase_again if is_unfinished else None,
+        _written_table(written) if written else "Nothing was written in it.",
     )
 
 
@@ -164,7 +139,6 @@ def diff(
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.cli.environment_diff import (
         COLUMNS,
         STATISTICS,
@@ -184,35 +158,34 @@ def diff(
     assert environment is not None
     by = None if engine is Engine.AUTO else engine.value
     found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
-    below = downstream(project, {(one.table, one.partition) for one in found})
-    unchanged = len({*environment.fork.tables, *(one.table for one in found)}) - len({one.table for one in found})
-    if session.json:
-        print_json(
-            {
-                "environment": name,
-                "differences": [difference_document(one, values=values) for one in found],
-                "downstream": [{"table": str(table), "partition": partition} for table, partition in below],
-            }
-        )
-    elif notation is Notation.MARKDOWN:
+    below = downstream(project, {(each.table, each.partition) for each in found})
+    unchanged = len({*environment.fork.tables, *(each.table for each in found)}) - len({each.table for each in found})
+    document = {
+        "environment": name,
+        "differences": [difference_document(each, values=values) for each in found],
+        "downstream": [{"table": table, "partition": partition} for table, partition in below],
+    }
+    if notation is Notation.MARKDOWN:
         say(*markdown_of(environment.fork, found, below, unchanged, values=values))
     elif not found:
-        say(f"Nothing is different in {name}.")
+        session.show(document, f"Nothing is different in {name}.")
     else:
-        show_table(COLUMNS, text_rows(found))
-        if rows := statistics_rows(found, values=values):
-            say("")
-            show_table(STATISTICS, rows)
-            say("")
-        say(f"{counted(unchanged, 'table')} as at the fork.", *end_lines(found, below, values=values))
+        rows = statistics_rows(found, values=values)
+        session.show(
+            document,
+            Table(COLUMNS, text_rows(found)),
+            *(["", Table(STATISTICS, rows), ""] if rows else []),
+            f"{counted(unchanged, 'table')} as at the fork.",
+            *end_lines(found, below, values=values),
+        )
 
 
 def _keys(given: Iterable[str]) -> dict[str, list[str]]:
     keys: dict[str, list[str]] = {}
-    for one in given:
-        table, equals, columns = one.partition("=")
+    for text in given:
+        table, equals, columns = text.partition("=")
         if not (table and equals and columns):
-            raise InvalidInput(f"--key is TABLE=COLUMN,COLUMN, not {one!a:.100}. Nothing was compared.")
+            raise InvalidInput(f"--key is TABLE=COLUMN,COLUMN, not {text!a:.100}. Nothing was compared.")
         keys[table] = columns.split(",")
     return keys
 
@@ -230,14 +203,13 @@ def export(
     dry_run: DryRun = False,
 ) -> None:
     """Copy what was written in an environment to a project of its own, for every reader. Run again, it goes on."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.export import export_environment
 
     if every and table:
         raise InvalidInput("--all and --table are two choices of tables. Nothing was written. Give one of them.")
     project = session.production()
     where = parsed_place(to)
-    chosen = [str(table_of(project, one).name) for one in table or ()]
+    chosen = [str(table_of(project, each).name) for each in table or ()]
     with progress(f"Exporting {name}", quiet=session.quiet) as advance:
         report = export_environment(
             project,
@@ -249,30 +221,27 @@ def export(
             open_store=opener(session),
             progress=advance,
         )
-    if session.json:
-        print_json(
-            {
-                "environment": name,
-                "location": report.location,
-                "applied": not report.dry_run,
-                "size_bytes": report.size_bytes,
-                "tables": [{**asdict(one), "table": str(one.table)} for one in report.tables],
-                "left_out": [str(one) for one in report.left_out],
-            }
-        )
-        return
     does = "would be" if report.dry_run else "are"
     what = f"{counted(len(report.tables), 'table')} of {name}, {human_size(report.size_bytes)},"
-    say(f"{what} {does} at {report.location}.")
-    show_table(
-        ("table", "log version", "files", "size"),
-        [(one.table, one.log_version, one.files, human_size(one.size_bytes)) for one in report.tables],
-        right=("log version", "files", "size"),
+    left_out = f"{counted(len(report.left_out), 'table')} left out: --all exports all of the environment."
+    session.show(
+        {
+            "environment": name,
+            "location": report.location,
+            "applied": not report.dry_run,
+            "size_bytes": report.size_bytes,
+            "tables": report.tables,
+            "left_out": report.left_out,
+        },
+        f"{what} {does} at {report.location}.",
+        Table(
+            ("table", "log version", "files", "size"),
+            [(each.table, each.log_version, each.files, human_size(each.size_bytes)) for each in report.tables],
+            right=("log version", "files", "size"),
+        ),
+        left_out if report.left_out else None,
+        note="Nothing was written: this is a dry run. Do it by leaving --dry-run out." if report.dry_run else None,
     )
-    if report.left_out:
-        say(f"{counted(len(report.left_out), 'table')} left out: --all exports all of the environment.")
-    if report.dry_run:
-        session.note("Nothing was written: this is a dry run. Do it by leaving --dry-run out.")
 
 
 @command("env rebase pr-142", "env rebase pr-142 --apply")
@@ -281,57 +250,47 @@ def rebase(session: Session, name: EnvironmentName, apply: Apply = False) -> Exi
 
     A dry run unless --apply is given. Exit code 1: some of the environment is left, to be computed anew in it.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.rebase import rebase_environment
 
     project = session.production()
     report = rebase_environment(project, name, dry_run=not apply, by=project.author)
-    if session.json:
-        print_json(
-            {
-                "environment": name,
-                "dry_run": report.dry_run,
-                "forked": report.forked,
-                "kept": [{**asdict(cell), "table": str(cell.table)} for cell in report.kept],
-                "left": [{**asdict(cell), "table": str(cell.table)} for cell in report.left],
-            }
-        )
-        return ExitCode.FINDINGS if report.left else None
     goes = "would go" if report.dry_run else "goes"
     are = "would be" if report.dry_run else "is" if len(report.kept) == 1 else "are"
-    say(
-        f"{name} {goes} on from production of {minute(report.forked)}. Kept {are} "
-        f"{counted(len(report.kept), 'version')} of its own, and {len(report.left)} left."
+    kept = Table(
+        ("table", "production has", "kept is", "rows"),
+        [(cell_name(c.table, c.partition), short(c.before), short(c.after), c.nrow) for c in report.kept],
+        right=("rows",),
     )
-    if report.kept:
-        show_table(
-            ("table", "production has", "kept is", "rows"),
-            [
-                (cell_name(one.table, one.partition), short(one.before), short(one.after), one.nrow)
-                for one in report.kept
-            ],
-            right=("rows",),
-        )
-    show_left(report.left)
-    if report.dry_run:
-        say("--apply does it.")
+    session.show(
+        {
+            "environment": name,
+            "dry_run": report.dry_run,
+            "forked": report.forked,
+            "kept": report.kept,
+            "left": report.left,
+        },
+        f"{name} {goes} on from production of {minute(report.forked)}. Kept {are} "
+        f"{counted(len(report.kept), 'version')} of its own, and {len(report.left)} left.",
+        kept if report.kept else None,
+        left_table(report.left) if report.left else None,
+        "--apply does it." if report.dry_run else None,
+    )
     return ExitCode.FINDINGS if report.left else None
 
 
 @command("env drop pr-142", "env drop pr-142 --apply")
 def drop(session: Session, name: EnvironmentName, apply: Apply = False) -> None:
     """Delete an environment, and what was written in it; production is untouched. A dry run unless --apply is given."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.environments import drop_environment, size_of
 
     project = session.production()
     size = drop_environment(project, name) if apply else size_of(project, name)
-    if session.json:
-        print_json({"environment": name, "dropped": apply, "size_bytes": size})
-    elif apply:
-        say(f"The environment {name} is dropped: {human_size(size)} are free.")
-    else:
-        say(f"The environment {name} would be dropped: {human_size(size)} would be free. --apply does it.")
+    session.show(
+        {"environment": name, "dropped": apply, "size_bytes": size},
+        f"The environment {name} is dropped: {human_size(size)} are free."
+        if apply
+        else f"The environment {name} would be dropped: {human_size(size)} would be free. --apply does it.",
+    )
 
 
 def _json_of(fork: "Fork") -> dict[str, Any]:
@@ -344,10 +303,19 @@ def _json_of(fork: "Fork") -> dict[str, Any]:
     }
 
 
-def _written_json(one: "Written") -> dict[str, Any]:
+def _written_json(written: "Written") -> dict[str, Any]:
     return {
-        "table": str(one.table),
-        "before": one.before and one.before.metadata_sha,
-        "after": one.after and one.after.metadata_sha,
-        "commits": one.commits,
+        "table": written.table,
+        "before": written.before and written.before.metadata_sha,
+        "after": written.after and written.after.metadata_sha,
+        "commits": written.commits,
     }
+
+
+def _written_table(written: "Sequence[Written]") -> Table:
+    rows = [_written_json(each).values() for each in written]
+    return Table(
+        ("table", "at the fork", "now", "commits"),
+        [(table, short(before), short(after), commits) for table, before, after, commits in rows],
+        right=("commits",),
+    )

@@ -1,6 +1,7 @@
 """The verbs for the samples of features: what there is, and deletion. Heavy imports wait until one runs."""
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from dagster_versioned.cli.arguments import Apply, Partition, Why
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, plain, say, show_fields, show_table
+from dagster_versioned.cli.terminal import Fields, Table, counted, plain, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 
 command = Commands("Features")
 
+_FIELD = ("version", "code_version", "digest")
+"""What a document says of a field."""
+
 _Feature = Annotated[str, typer.Argument(metavar="FEATURE", help="Its key, with slashes.")]
 
 
 @command("feature ls", "feature ls --json")
 def ls(session: Session) -> None:
     """List the features that have samples, of each partition."""
-    from dagster_versioned.cli.documents import print_json
-
     project = session.open()
     found = [
         document
@@ -33,33 +35,17 @@ def ls(session: Session) -> None:
         for version, record in _heads(project.table(name))
         for document in [_document(project.table(name), version, record)]
     ]
-    if session.json:
-        print_json({"features": found})
-    elif found:
-        show_table(
-            ("feature", "partition", "samples", "to compute", "fields", "version"),
-            [
-                (
-                    each["key"],
-                    each["partition"],
-                    each["rows"],
-                    each["left"],
-                    ", ".join(each["fields"]),
-                    each["version"][:8],
-                )
-                for each in found
-            ],
-            right=("samples", "to compute"),
-        )
-    else:
-        session.note(f"No features at {project.store.uri}.")
+    rows = [
+        (f["key"], f["partition"], f["rows"], f["left"], ", ".join(f["fields"]), short(f["version"])) for f in found
+    ]
+    columns = ("feature", "partition", "samples", "to compute", "fields", "version")
+    none = f"No features at {project.store.uri}."
+    session.show({"features": found}, Table(columns, rows, right=("samples", "to compute"), none=none))
 
 
 @command("feature show video/crop", "feature show video/crop --json")
 def show(session: Session, feature: _Feature, partition: Partition = None) -> None:
     """Say how the samples of a feature came about: by which fields, code versions and hash, and from what."""
-    from dagster_versioned.cli.documents import print_json
-
     table = session.table(feature)
     found = [_document(table, *head) for head in _heads(table) if partition in (None, head[0].partition)]
     if not found:
@@ -67,27 +53,25 @@ def show(session: Session, feature: _Feature, partition: Partition = None) -> No
             f"{feature!r} has no samples{'' if partition is None else f' of partition {partition!r}'} of a feature. "
             "Nothing was read. `dagster-versioned feature ls` lists those that there are."
         )
-    if session.json:
-        print_json({"features": found})
-        return
-    for each in found:
-        show_fields(
-            [
-                ("feature", each["key"]),
-                ("partition", each["partition"]),
-                ("version", each["version"]),
-                ("code version", each["code_version"]),
-                ("samples", each["rows"]),
-                ("to compute", each["left"] or None),
-                ("ids", ", ".join(each["ids"])),
-                ("hash", f"{each['hash']['algorithm']}, {each['hash']['length']} digits"),
-                ("computed from", ", ".join(each["upstreams"]) or None),
-            ]
-        )
-        show_table(
-            ("field", "version", "code", "digest"),
-            [(key, one["version"], one["code_version"], one["digest"]) for key, one in each["fields"].items()],
-        )
+    session.show({"features": found}, (part for each in found for part in _feature_parts(each)))
+
+
+def _feature_parts(feature: dict[str, Any]) -> Iterator[Fields | Table]:
+    yield Fields(
+        [
+            ("feature", feature["key"]),
+            ("partition", feature["partition"]),
+            ("version", feature["version"]),
+            ("code version", feature["code_version"]),
+            ("samples", feature["rows"]),
+            ("to compute", feature["left"] or None),
+            ("ids", ", ".join(feature["ids"])),
+            ("hash", f"{feature['hash']['algorithm']}, {feature['hash']['length']} digits"),
+            ("computed from", ", ".join(feature["upstreams"]) or None),
+        ]
+    )
+    fields = [(key, *(field[name] for name in _FIELD)) for key, field in feature["fields"].items()]
+    yield Table(("field", "version", "code", "digest"), fields)
 
 
 @command(
@@ -111,7 +95,6 @@ def delete(
     Earlier versions keep them, unless --hard. Samples that still come from an upstream are computed again by the next
     run. Where all samples would go, or for good, asks for the feature's key to be typed, unless --yes is given.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.features.delete_samples import delete_samples
 
     project = session.open()
@@ -123,23 +106,21 @@ def delete(
     done = (
         delete_samples(project, feature, where, everything=yes or whole, dry_run=False, **options) if apply else planned
     )
-    if session.json:
-        print_json(
-            {
-                "feature": feature,
-                "partition": partition,
-                "applied": apply,
-                "rows": done.rows,
-                "of": done.of,
-                "version": done.version.metadata_sha if done.version else None,
-                "purged": [each.metadata_sha or each.short for each in done.purged],
-            }
-        )
-        return
     gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
-    say(f"{feature}: {done.rows} of {counted(done.of, 'sample')} {'deleted' if apply else 'would be deleted'}{gone}")
-    if not apply:
-        session.note("Nothing was deleted: this is a dry run. Do it with --apply.")
+    deleted = "deleted" if apply else "would be deleted"
+    session.show(
+        {
+            "feature": feature,
+            "partition": partition,
+            "applied": apply,
+            "rows": done.rows,
+            "of": done.of,
+            "version": done.version and done.version.metadata_sha,
+            "purged": [each.metadata_sha or each.short for each in done.purged],
+        },
+        f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}{gone}",
+        note=None if apply else "Nothing was deleted: this is a dry run. Do it with --apply.",
+    )
 
 
 @command(
@@ -162,33 +143,31 @@ def copy(
 
     They take the places of those with the same ids; the next run there computes what it lacks, and nothing of these.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.features.copy_samples import copy_samples
     from dagster_versioned.tables.project import Project
 
     source = session.open()
     target = Project.open(to_project or source.name, to, profile=session.profile, author=session.author)
     done = copy_samples(source, target, features or None, where, dry_run=not apply)
-    if session.json:
-        copied = [
-            {
-                "key": each.key,
-                "partition": each.partition,
-                "rows": each.rows,
-                "of": each.of,
-                "version": each.version.metadata_sha if each.version else None,
-            }
-            for each in done
-        ]
-        print_json({"applied": apply, "to": target.store.uri, "features": copied})
-        return
-    show_table(
-        ("feature", "partition", "copied" if apply else "to copy", "of", "version"),
-        [(each.key, each.partition, each.rows, each.of, each.version and each.version.short) for each in done],
-        right=("copied", "to copy", "of"),
+    copied = [
+        {
+            "key": each.key,
+            "partition": each.partition,
+            "rows": each.rows,
+            "of": each.of,
+            "version": each.version and each.version.metadata_sha,
+        }
+        for each in done
+    ]
+    session.show(
+        {"applied": apply, "to": target.store.uri, "features": copied},
+        Table(
+            ("feature", "partition", "copied" if apply else "to copy", "of", "version"),
+            [(each.key, each.partition, each.rows, each.of, each.version and each.version.short) for each in done],
+            right=("copied", "to copy", "of"),
+        ),
+        note=None if apply else "Nothing was copied: this is a dry run. Do it with --apply.",
     )
-    if not apply:
-        session.note("Nothing was copied: this is a dry run. Do it with --apply.")
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
@@ -225,11 +204,11 @@ def _document(table: "VersionedTable", version: "Version", record: "FeatureRecor
         "code_version": version.identity.code_version,
         "rows": version.identity.nrow,
         "left": record.left,
-        "ids": list(record.ids),
+        "ids": record.ids,
         "hash": {"algorithm": record.hash[0], "length": record.hash[1]},
         "fields": {
-            key: {"version": static, "code_version": code, "digest": record.digests.get(key)}
+            key: dict(zip(_FIELD, (static, code, record.digests.get(key)), strict=True))
             for key, (static, code) in record.fields.items()
         },
-        "upstreams": {key: dict(digests) for key, digests in record.upstreams.items()},
+        "upstreams": record.upstreams,
     }

@@ -9,11 +9,11 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, minute, say, show_table
+from dagster_versioned.cli.terminal import Table, counted, minute
 from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from dagster_versioned.governance.documents import Dispatch, RegistrationKind
     from dagster_versioned.governance.mirror import Difference, GovernanceStore
@@ -32,7 +32,6 @@ _Place = Annotated[
 @command("gov init --registry git@git.example.org:acme/registry.git")
 def init(session: Session, dry_run: DryRun = False) -> None:
     """Make the remote repository a registry, and clone it; a folder that is empty or not there is made one."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.governance.git_remote import remote_url
     from dagster_versioned.governance.registry import Registry
 
@@ -40,13 +39,13 @@ def init(session: Session, dry_run: DryRun = False) -> None:
         raise InvalidInput("No remote. Give --registry (its URL or folder), or set DAGSTER_VERSIONED_REGISTRY.")
     url, clone = remote_url(session.registry), session.clone_folder()
     registry = None if dry_run else Registry.init(session.registry, clone)
-    if session.json:
-        commit = registry.commit_sha if registry else None
-        print_json({"registry": str(url), "clone": str(clone), "applied": not dry_run, "commit": commit})
-        return
-    say(f"{url} {'is' if registry else 'would be'} a registry; its clone {'is' if registry else 'would be'} {clone}")
-    if not registry:
-        session.note(DRY)
+    commit = registry.commit_sha if registry else None
+    become = "is" if registry else "would be"
+    session.show(
+        {"registry": url, "clone": clone, "applied": not dry_run, "commit": commit},
+        f"{url} {become} a registry; its clone {become} {clone}",
+        note=None if registry else DRY,
+    )
 
 
 @command("gov register NYC s3://acme-data/nyc --reason 'ticket 12'", name="register")
@@ -68,26 +67,23 @@ def attach(
 @command("gov status", "gov status NYC --json")
 def status(session: Session, projects: _Projects = None) -> ExitCode | None:
     """Compare the governance storage with the registry, and show what is on its way. Changes nothing."""
-    from dagster_versioned.cli.documents import print_json
-
     registry, store = developer(session)
     try:
         registry.fetch()
     except GovernanceError as error:
         session.note(f"The registry as it was last fetched: {error}")
     extra = [] if projects else [name for name in store.projects() if name not in registry.all_projects()]
-    found = [_status_of(registry, store, name) for name in projects or [*registry.all_projects(), *extra]]
-    ok = not any(one["problem"] or one["differences"] for one in found)
-    if session.json:
-        print_json({**_clone(registry), "governance": store.store.uri, "ok": ok, "projects": found})
-    elif found:
-        show_table(
+    statuses = [_status_of(registry, store, name) for name in projects or [*registry.all_projects(), *extra]]
+    ok = not any(project["problem"] or project["differences"] for project in statuses)
+    session.show(
+        {**_clone(registry), "governance": store.store.uri, "ok": ok, "projects": statuses},
+        Table(
             ["project", "state", "location", "before", ""],
-            [(p["project"], p["state"], p["location"], p["moves"], "; ".join(_remarks(p))) for p in found],
+            [(p["project"], p["state"], p["location"], p["moves"], "; ".join(_remarks(p))) for p in statuses],
             right=("before",),
-        )
-    else:
-        session.note(f"No projects in {registry.remote}.")
+            none=f"No projects in {registry.remote}.",
+        ),
+    )
     if not ok:
         session.note("Bring the governance storage up to the registry: dagster-versioned gov pull.")
     return None if ok else ExitCode.FINDINGS
@@ -96,29 +92,28 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
 @command("gov list", "gov list --json | jq -r '.projects[].project'", name="list")
 def listing(session: Session) -> None:
     """List the projects and where they are: as the clone knows it, or, for a reader, live."""
-    from dagster_versioned.cli.documents import print_json
-
     governance = session.governed()
     names = governance.registry.projects() if governance.registry else governance.mirror.projects()
-    found: list[dict[str, Any]] = []
+    projects: list[dict[str, Any]] = []
     for name in names:
+        project: dict[str, Any] = {"project": name, "location": None, "moves": None, "problem": None}
         try:
             ref = governance.documents(name).ref
-            found.append({"project": name, "location": ref.current.uri, "moves": len(ref.previous), "problem": None})
+            project |= {"location": ref.current.uri, "moves": len(ref.previous)}
         except GovernanceError as error:
-            found.append({"project": name, "location": None, "moves": None, "problem": str(error)})
-    if session.json:
-        print_json({"governance": governance.storage.uri, "role": governance.role, "projects": found})
-    elif found:
-        show_table(
+            project["problem"] = str(error)
+        projects.append(project)
+    session.show(
+        {"governance": governance.storage.uri, "role": governance.role, "projects": projects},
+        Table(
             ["project", "location", ""],
-            [(p["project"], p["location"], "cannot be read" if p["problem"] else None) for p in found],
-        )
-    else:
-        session.note("No projects.")
-    for one in found:
-        if one["problem"]:
-            session.note(f"{one['project']}: {one['problem']}")
+            [(p["project"], p["location"], "cannot be read" if p["problem"] else None) for p in projects],
+            none="No projects.",
+        ),
+    )
+    for project in projects:
+        if project["problem"]:
+            session.note(f"{project['project']}: {project['problem']}")
 
 
 @command("gov ref NYC", "gov ref NYC --live", "gov ref NYC --repair")
@@ -132,8 +127,6 @@ def ref(
     dry_run: DryRun = False,
 ) -> None:
     """Show where a project is, where it was, and what happened; or repair ref.json."""
-    from dagster_versioned.cli.documents import print_json
-
     if repair:
         registry, store = developer(session)
         commit = (registry.rehearsal() if dry_run else registry).repair_ref(name)
@@ -143,23 +136,14 @@ def ref(
     governance = session.governed()
     documents = governance.mirror.documents(name) if live else governance.documents(name)
     events = [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in documents.history.events]
-    if session.json:
-        shown = documents.ref.model_dump(mode="json", exclude_none=True)
-        print_json({"project": name, "ref": shown, "events": events})
-        return
-    say(f"{name} is at {documents.ref.current.uri}")
-    show_table(
-        ["when", "what", "to", "by", "why"],
-        [
-            (
-                minute(event.timestamp),
-                event.kind,
-                event.target.uri if event.target else None,
-                event.actor,
-                event.reason,
-            )
-            for event in documents.history.events
-        ],
+    rows = [
+        (minute(event.timestamp), event.kind, event.target.uri if event.target else None, event.actor, event.reason)
+        for event in documents.history.events
+    ]
+    session.show(
+        {"project": name, "ref": documents.ref.model_dump(mode="json", exclude_none=True), "events": events},
+        f"{name} is at {documents.ref.current.uri}",
+        Table(["when", "what", "to", "by", "why"], rows),
     )
 
 
@@ -182,16 +166,12 @@ def dispatch(
     dry_run: DryRun = False,
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.governance.documents import DEFAULT_DISPATCH
 
     if method is None and not remove:
         methods = session.governed().documents(name).dispatch.methods
         rows = [(lang, where, dotted) for lang, named in methods.items() for where, dotted in sorted(named.items())]
-        if session.json:
-            print_json({"project": name, "methods": {lang: dict(named) for lang, named in methods.items()}})
-        else:
-            show_table(["language", "context", "method"], rows)
+        session.show({"project": name, "methods": methods}, Table(["language", "context", "method"], rows))
         return
     if (method is not None) == remove or (remove and context is None):
         raise InvalidInput(
@@ -216,19 +196,23 @@ def dispatch(
 @command("gov pull")
 def pull(session: Session, dry_run: DryRun = False) -> None:
     """Bring your clone of the registry up to date, and the governance storage up to the registry."""
-    from dagster_versioned.cli.documents import print_json
-
     registry, store = developer(session)
     before = registry.commit_sha
     registry.fetch()
     published = store.status(registry) if dry_run else store.publish(registry)
-    if session.json:
-        document = {"before": before, "commit": registry.commit_sha, "published": _differences(published)}
-        print_json({**_clone(registry), "applied": not dry_run, **document})
-        return
     moved = "was up to date" if before == registry.commit_sha else f"is at {str(registry.commit_sha)[:12]}"
-    say(f"{registry.path} {moved}; {counted(len(published), 'document')} of {store.store.uri} {_done(dry_run)}")
-    say(*(f"  {one.project} {one.document}: {one.state}" for one in published))
+    done = "would be published" if dry_run else "published"
+    session.show(
+        {
+            **_clone(registry),
+            "applied": not dry_run,
+            "before": before,
+            "commit": registry.commit_sha,
+            "published": published,
+        },
+        f"{registry.path} {moved}; {counted(len(published), 'document')} of {store.store.uri} {done}",
+        *(f"  {each.project} {each.document}: {each.state}" for each in published),
+    )
 
 
 # What several verbs do
@@ -263,15 +247,17 @@ def _recorded(
     what: str,
 ) -> None:
     """Print the outcome of an event: one commit of the registry, or none because it was so already."""
-    from dagster_versioned.cli.documents import print_json
-
-    if session.json:
-        document = {"project": project, "applied": not dry_run, "changed": commit is not None}
-        print_json({**document, "commit": None if dry_run else commit, "published": _differences(published)})
-        return
-    say(f"{project}: {what}" + ("" if commit else " (it was so already)"))
-    if dry_run:
-        session.note(DRY)
+    session.show(
+        {
+            "project": project,
+            "applied": not dry_run,
+            "changed": commit is not None,
+            "commit": None if dry_run else commit,
+            "published": published,
+        },
+        f"{project}: {what}" + ("" if commit else " (it was so already)"),
+        note=DRY if dry_run else None,
+    )
 
 
 def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> dict[str, Any]:
@@ -292,7 +278,7 @@ def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> 
         if known.ref is not None:
             document |= {"location": known.ref.current.uri, "moves": len(known.ref.previous)}
         document["differences"] = [
-            {"document": one.document, "state": one.state} for one in store.status(registry, [project])
+            {"document": each.document, "state": each.state} for each in store.status(registry, [project])
         ]
     except VersionedError as error:
         document["problem"] = str(error)
@@ -303,7 +289,7 @@ def _remarks(project: dict[str, Any]) -> list[str]:
     pending = project["pending"]
     target = _place_of(pending["to"]) if pending else None
     moving = [f"to {target} by {pending['actor']} since {pending['started_at']}"] if pending else []
-    differences = [f"{one['document']} {one['state']}" for one in project["differences"]]
+    differences = [f"{each['document']} {each['state']}" for each in project["differences"]]
     return [*moving, *differences, *([project["problem"]] if project["problem"] else [])]
 
 
@@ -317,14 +303,6 @@ def _clone(registry: "Registry") -> dict[str, Any]:
         "commit": registry.commit_sha,
         "fetched_at": moment(fetched) if fetched else None,
     }
-
-
-def _differences(found: "Iterable[Difference]") -> list[dict[str, str]]:
-    return [{"project": one.project, "document": one.document, "state": one.state} for one in found]
-
-
-def _done(dry_run: bool) -> str:
-    return "would be published" if dry_run else "published"
 
 
 def _place_of(members: dict[str, str]) -> str:

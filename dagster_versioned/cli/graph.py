@@ -1,5 +1,6 @@
 """The verbs for graphs of features: what they are, what changed, what is stale. Heavy imports wait until one runs."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from os import environ
@@ -13,7 +14,7 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DryRun
 from dagster_versioned.cli.graph_lock import Upstreams, upstream_projects
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
+from dagster_versioned.cli.terminal import Part, Table, counted
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dagster_versioned.features.graph_diff import GraphDiff
     from dagster_versioned.features.pending_work import PendingWork
     from dagster_versioned.features.rendering import Drawing, Format
-    from dagster_versioned.features.snapshots import GraphHistory, Push
+    from dagster_versioned.features.snapshots import GraphHistory, Push, PushReport
 
 command = Commands("Features")
 _SHORT = 12
@@ -125,20 +126,17 @@ def history(
 ) -> None:
     """List what was pushed, newest first."""
     pushes = _history(session).pushes(limit)
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
-
-        print_json({"pushes": [push.to_json() for push in pushes]})
-    elif pushes:
-        show_table(
+    session.show(
+        {"pushes": [push.to_json() for push in pushes]},
+        Table(
             ["push", "snapshot", "project version", "at", "by", "why"],
             [
                 (f"@{p.number}", p.snapshot[:_SHORT], p.project_version, f"{p.at:%Y-%m-%d %H:%M}", p.by, p.why)
                 for p in pushes
             ],
-        )
-    else:
-        session.note("Nothing was pushed.")
+            none="Nothing was pushed.",
+        ),
+    )
 
 
 @command("graph push -m my_project.definitions --dry-run", "graph push -m my_project.definitions --why 'ticket 12'")
@@ -147,41 +145,33 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
 
     Where nothing changed, nothing is recorded.
     """
-    from dagster_versioned.features.rendering import draw, draw_diff, tree
-
-    named = _named(module)
-    if named is None:
-        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was pushed.")
-    graph = _current(named)
+    graph = _needed(module, "Nothing was pushed.")
     pushes = _history(session)
     report = pushes.push(graph, why=why, dry_run=dry_run)
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
+    document = {
+        "applied": not dry_run,
+        "push": report.push and report.push.to_json(),
+        "before": report.before and report.before.to_json(),
+        "snapshot": report.snapshot,
+        **_diff_document(report.diff),
+    }
+    note = None if report.is_same or not dry_run else "Nothing was pushed: this is a dry run."
+    session.show(document, _push_parts(report, pushes, graph), note=note)
 
-        print_json(
-            {
-                "applied": not dry_run,
-                "push": report.push.to_json() if report.push else None,
-                "before": report.before.to_json() if report.before else None,
-                "snapshot": report.snapshot,
-                **_diff_document(report.diff),
-            }
-        )
-        return
-    if report.is_same:
-        assert report.before is not None
-        say(f"Nothing changed since push @{report.before.number}.")
-        return
+
+def _push_parts(report: "PushReport", pushes: "GraphHistory", graph: "FeatureGraph") -> Iterator[Part]:
+    from dagster_versioned.features.rendering import draw, draw_diff, tree
+
     where = "Would be pushed" if report.push is None else f"Pushed as @{report.push.number}"
+    count = counted(len(report.diff.features), "feature")
     if report.before is None:
-        say(f"{where}, the first: {counted(len(report.diff.features), 'feature')}.")
-        show_tree(tree(draw(graph)))
+        yield f"{where}, the first: {count}."
+        yield tree(draw(graph))
+    elif report.is_same:
+        yield f"Nothing changed since push @{report.before.number}."
     else:
-        summary = f"{counted(len(report.diff.features), 'feature')} changed since @{report.before.number}"
-        say(f"{where}: {summary}.")
-        show_tree(tree(draw_diff(pushes.graph(report.before), graph)))
-    if dry_run:
-        session.note("Nothing was pushed: this is a dry run.")
+        yield f"{where}: {count} changed since @{report.before.number}."
+        yield tree(draw_diff(pushes.graph(report.before), graph))
 
 
 @command("graph plan -m my_project.definitions", "graph plan -m my_project.definitions --json")
@@ -192,31 +182,23 @@ def plan(session: Session, module: _Module = None, upstream: Upstreams = None) -
     """
     from dagster_versioned.features.pending_work import pending_work
 
-    named = _named(module)
-    if named is None:
-        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
-    graph = _current(named)
+    graph = _needed(module, "Nothing was read.")
     found = pending_work(session.open(), graph, upstream_projects(session, graph, upstream))
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
-
-        print_json({"features": [{**asdict(each), "todo": each.todo} for each in found]})
-        return
-    show_table(
-        ["feature", "", "to compute", "new", "stale", "orphaned", "unchanged", "why"],
-        [
-            (
-                each.key,
-                each.certainty,
-                *_numbers(each),
-                "; ".join([*_reasons(each), *([each.note] if each.note else [])]),
-            )
-            for each in found
-        ],
-        right=("to compute", "new", "stale", "orphaned", "unchanged"),
+    columns = ("to compute", "new", "stale", "orphaned", "unchanged")
+    session.show(
+        {"features": [{**asdict(each), "todo": each.todo} for each in found]},
+        Table(
+            ["feature", "", *columns, "why"],
+            [
+                (each.key, each.certainty, *_numbers(each), "; ".join(filter(None, [*_reasons(each), each.note])))
+                for each in found
+            ],
+            right=columns,
+        ),
+        note="'at most': more is not computed, and less where what comes of the features above is as it was."
+        if any(each.certainty == "at most" for each in found)
+        else None,
     )
-    if any(each.certainty == "at most" for each in found):
-        session.note("'at most': more is not computed, and less where what comes of the features above is as it was.")
 
 
 @command(
@@ -247,16 +229,13 @@ def rebase(
     """
     from dagster_versioned.features.rebase import rebase as rebased
 
-    named = _named(module)
-    if named is None:
-        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was written.")
+    graph = _needed(module, "Nothing was written.")
     names: dict[str, str] = {}
     for text in renamed or ():
         old, equals, new = text.partition("=")
         if not (old and equals and new):
             raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
         names[old] = new
-    graph = _current(named)
     report = rebased(
         session.open(),
         graph,
@@ -266,34 +245,32 @@ def rebase(
         why=why,
         dry_run=not apply,
     )
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
-
-        features = [
-            {
-                "key": each.key,
-                "samples": each.samples,
-                "left": each.left,
-                "before": each.before.metadata_sha,
-                "after": each.after.metadata_sha if each.after else None,
-            }
-            for each in report.features
-        ]
-        print_json({"applied": apply, "push": report.push.to_json() if report.push else None, "features": features})
-        return
+    features = [
+        {
+            "key": each.key,
+            "samples": each.samples,
+            "left": each.left,
+            "before": each.before.metadata_sha,
+            "after": each.after and each.after.metadata_sha,
+        }
+        for each in report.features
+    ]
+    document = {"applied": apply, "push": report.push and report.push.to_json(), "features": features}
     if not report.features:
-        say("No sample is computed by other definitions than these.")
+        session.show(document, "No sample is computed by other definitions than these.")
         return
-    show_table(
-        ["feature", "accepted", "to compute", "before", "after"],
-        [
-            (each.key, each.samples, each.left, each.before.short, each.after.short if each.after else None)
-            for each in report.features
-        ],
-        right=("accepted", "to compute"),
+    session.show(
+        document,
+        Table(
+            ["feature", "accepted", "to compute", "before", "after"],
+            [
+                (each.key, each.samples, each.left, each.before.short, each.after and each.after.short)
+                for each in report.features
+            ],
+            right=("accepted", "to compute"),
+        ),
+        note=None if apply else "Nothing was written: this is a dry run. Do it with --apply.",
     )
-    if not apply:
-        session.note("Nothing was written: this is a dry run. Do it with --apply.")
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
@@ -307,6 +284,13 @@ def _current(module: str) -> "FeatureGraph":
     from dagster_versioned.assets.code_location import features_of_module
 
     return features_of_module(module)
+
+
+def _needed(module: str | None, untouched: str) -> "FeatureGraph":
+    named = _named(module)
+    if named is None:
+        raise InvalidInput(f"No definitions. Name their module: -m MODULE. {untouched}")
+    return _current(named)
 
 
 def _history(session: Session) -> "GraphHistory":
@@ -329,7 +313,6 @@ def _show(
     document: dict[str, Any],
 ) -> None:
     from dagster_versioned.features.rendering import render as picture
-    from dagster_versioned.features.rendering import tree
 
     how: Format = "mermaid" if output and output.suffix.lower() in _MERMAID else "text"
     if notation:
@@ -339,17 +322,19 @@ def _show(
             output.write_text(picture(drawing, how, direction.value), encoding="utf-8")
         except OSError as error:
             raise InvalidInput(f"{output} could not be written: {error.strerror}. Choose another FILE.") from error
-        document |= {"output": str(output), "format": how}
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
+        document |= {"output": output, "format": how}
+    done = f"{counted(len(drawing.nodes), 'feature')} in {output}, {how}."
+    session.show(document, done if output else _picture_parts(drawing, how, direction))
 
-        print_json(document)
-    elif output:
-        say(f"{counted(len(drawing.nodes), 'feature')} in {output}, {how}.")
-    elif how == "text":
-        show_tree(tree(drawing))
+
+def _picture_parts(drawing: "Drawing", how: "Format", direction: Direction) -> Iterator[Part]:
+    from dagster_versioned.features.rendering import render as picture
+    from dagster_versioned.features.rendering import tree
+
+    if how == "text":
+        yield tree(drawing)
     else:
-        say(*picture(drawing, how, direction.value).splitlines())
+        yield from picture(drawing, how, direction.value).splitlines()
 
 
 def _numbers(each: "PendingWork") -> tuple[int | None, ...]:
@@ -393,6 +378,6 @@ def _version_document(graph: "FeatureGraph", key: str) -> dict[str, Any]:
 def _diff_document(diff: "GraphDiff") -> dict[str, Any]:
     return {
         "project_versions": {"before": diff.before, "after": diff.after},
-        "features": [asdict(change) for change in diff.features],
+        "features": diff.features,
         "unchanged": diff.unchanged,
     }

@@ -1,6 +1,6 @@
 """The verb that pins features of other projects in a file, and how verbs for graphs open these projects."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +9,7 @@ import typer
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, say, show_table
+from dagster_versioned.cli.terminal import Table, counted
 
 if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
@@ -72,27 +72,29 @@ def lock(
     applied = not is_same and not check
     if applied:
         after.write(output)
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
-
-        changes = [asdict(change) for change in diff.features]
-        locked = {name: one.model_dump() for name, one in after.projects.items()}
-        print_json({"applied": applied, "output": str(output), "projects": locked, "features": changes})
-    elif is_same:
-        say(f"{output} is up to date: {counted(len(list(after)), 'feature')}.")
-    else:
-        show_table(
-            ["feature", "project", "", "before", "after"],
-            [
-                (
-                    each.key,
-                    (before if each.change == "removed" else after)[each.key].project,
-                    each.change,
-                    each.before,
-                    each.after,
-                )
-                for each in diff.features
-            ],
+    count = counted(len(list(after)), "feature")
+    rows = [
+        (
+            each.key,
+            (before if each.change == "removed" else after)[each.key].project,
+            each.change,
+            each.before,
+            each.after,
         )
-        say(f"{output} is not up to date." if check else f"Wrote {output}: {counted(len(list(after)), 'feature')}.")
+        for each in diff.features
+    ]
+    session.show(
+        {
+            "applied": applied,
+            "output": output,
+            "projects": {name: each.model_dump() for name, each in after.projects.items()},
+            "features": diff.features,
+        },
+        None if is_same else Table(["feature", "project", "", "before", "after"], rows),
+        f"{output} is up to date: {count}."
+        if is_same
+        else f"{output} is not up to date."
+        if check
+        else f"Wrote {output}: {count}.",
+    )
     return ExitCode.FINDINGS if check and not is_same else None

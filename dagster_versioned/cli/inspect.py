@@ -1,5 +1,6 @@
 """The verbs that look: nothing they do changes a table. Heavy imports wait until a verb runs."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,18 +11,20 @@ from dagster_versioned.cli.arguments import (
     Output,
     Partition,
     RowLimit,
-    Table,
+    TableArgument,
     Tables,
     VersionArgument,
 )
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.terminal import counted, human_size, progress, say, short, show_fields, show_table
+from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, progress, short
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
 
 if TYPE_CHECKING:
-    from dagster_versioned.tables.maintenance.verify import VerifyReport
+    from dagster_versioned.tables.diff import ColumnChange
+    from dagster_versioned.tables.maintenance.verify import Finding, VerifyReport
     from dagster_versioned.tables.table import VersionedTable
 
 command = Commands("Look")
@@ -32,8 +35,6 @@ EXAMPLES = 5
 @command("--location warehouse ls", "ls --json | jq -r '.tables[].table'")
 def ls(session: Session) -> ExitCode | None:
     """List the project's tables with their current versions."""
-    from dagster_versioned.cli.documents import print_json
-
     project = session.open()
     tables: list[dict[str, Any]] = []
     for name in project.tables():
@@ -41,29 +42,14 @@ def ls(session: Session) -> ExitCode | None:
             tables.append(_summary(project.table(str(name))))
         except (IntegrityError, UnsupportedFeature) as error:
             tables.append({**_NO_SUMMARY, "table": str(name), "problem": str(error)})
-    if session.json:
-        print_json({"project": project.name, "location": project.store.uri, "tables": tables})
-    elif tables:
-        show_table(
-            ["table", "version", "log", "rows", "size", "partitions", "versions", "written", ""],
-            [
-                (
-                    t["table"],
-                    short(t["version"]),
-                    _at(t["log_version"]),
-                    t["rows"],
-                    human_size(t["size_bytes"]),
-                    t["partitions"],
-                    t["versions"],
-                    _second(t["timestamp"]),
-                    "; ".join(_remarks(t)),
-                )
-                for t in tables
-            ],
-            right=("rows", "size", "partitions", "versions"),
-        )
-    else:
-        session.note(f"No tables at {project.store.uri}.")
+    session.show(
+        {"project": project.name, "location": project.store.uri, "tables": tables},
+        _listed(
+            [{**table, "remarks": "; ".join(_remarks(table))} for table in tables],
+            *("table", "version", "log", "rows", "size", "partitions", "versions", "written", ""),
+            none=f"No tables at {project.store.uri}.",
+        ),
+    )
     for table in tables:
         if table["problem"]:
             session.note(f"{table['table']}: {table['problem']}")
@@ -73,76 +59,42 @@ def ls(session: Session) -> ExitCode | None:
 @command("history flights", "history monthly --partition 2013-01-01 --limit 5")
 def history(
     session: Session,
-    table: Table,
+    table: TableArgument,
     partition: Partition = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None,
 ) -> None:
     """List a table's versions, newest first."""
-    from dagster_versioned.cli.documents import print_json, version_document
-
     subject = session.table(table)
     versions = [version_document(version) for version in subject.history(partition=partition)[:limit]]
-    if session.json:
-        print_json({"table": str(subject.name), "versions": versions})
-        return
-    partitioned = any(version["partition"] is not None for version in versions)
-    show_table(
-        ["log", "version", *(["partition"] if partitioned else []), "written", "change", "rows", "size", "author", ""],
-        [
-            (
-                _at(v["log_version"]),
-                short(v["version"]),
-                *([v["partition"]] if partitioned else []),
-                _second(v["timestamp"]),
-                v["change"],
-                v["rows"],
-                human_size(v["size_bytes"]),
-                v["author"],
-                "; ".join(str(part) for part in (v["gone"], v["problem"] and "altered", v["message"]) if part),
-            )
-            for v in versions
-        ],
-        right=("rows", "size"),
-    )
+    partition_column = ["partition"] if any(version["partition"] is not None for version in versions) else []
+    remarks = [(v["gone"], v["problem"] and "altered", v["message"]) for v in versions]
+    rows = [{**v, "remarks": "; ".join(filter(None, said))} for v, said in zip(versions, remarks, strict=True)]
+    columns = ["log", "version", *partition_column, "written", "change", "rows", "size", "author", ""]
+    session.show({"table": subject.name, "versions": versions}, _listed(rows, *columns))
 
 
 @command("show flights", "show flights a3f8c1", "show flights @12 --json")
-def show(session: Session, table: Table, version: MaybeVersion = None, partition: Partition = None) -> None:
+def show(session: Session, table: TableArgument, version: MaybeVersion = None, partition: Partition = None) -> None:
     """Show one version in full: what it is, how it came to be, and its files."""
-    from dagster_versioned.cli.documents import print_json
-
     subject = session.table(table)
     if version is None and partition is None and subject.state.history.is_partitioned:
         document = _whole(subject)
     else:
-        document = _one(subject, version, partition)
-    if session.json:
-        print_json(document)
-    elif document["partitions"] is not None:
-        show_fields([("table", document["table"]), ("version", document["version"])])
-        show_table(
-            ["partition", "version", "log", "rows", "size", "written"],
-            [
-                (
-                    p["partition"],
-                    short(p["version"]),
-                    _at(p["log_version"]),
-                    p["rows"],
-                    human_size(p["size_bytes"]),
-                    _second(p["timestamp"]),
-                )
-                for p in document["partitions"]
-            ],
-            right=("rows", "size"),
-        )
-    else:
-        _show_one(document)
+        document = _single(subject, version, partition)
+    if document["partitions"] is None:
+        session.show(document, _version_parts(document))
+        return
+    session.show(
+        document,
+        Fields([("table", document["table"]), ("version", document["version"])]),
+        _listed(document["partitions"], "partition", "version", "log", "rows", "size", "written"),
+    )
 
 
 @command("diff flights @3", "diff flights a3f8c1 5e0b77", "diff airports @0 @1 --rows --key faa")
 def diff(
     session: Session,
-    table: Table,
+    table: TableArgument,
     before: VersionArgument,
     after: MaybeVersion = None,
     partition: Partition = None,
@@ -152,8 +104,6 @@ def diff(
     ] = None,
 ) -> None:
     """Say what changed between two versions: schema, rows, parts, parents and metadata."""
-    from dagster_versioned.cli.documents import diff_document, print_json
-
     if rows and not key:
         raise InvalidInput("--rows needs to know which rows belong together: --key COLUMN, once for each. See --help.")
     if key and not rows:
@@ -165,10 +115,7 @@ def diff(
         # By SHA: a write between the two calls must not make them speak of two different versions.
         ends = (found.before.metadata_sha, found.after.metadata_sha)
         document["rows"] = _row_differences(subject, *ends, key)
-    if session.json:
-        print_json(document)
-    else:
-        _show_diff(document, key or [])
+    session.show(document, _diff_parts(document, key or []))
 
 
 @command(
@@ -178,7 +125,7 @@ def diff(
 )
 def read(
     session: Session,
-    table: Table,
+    table: TableArgument,
     version: MaybeVersion = None,
     columns: Annotated[
         list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns; repeatable.")
@@ -193,7 +140,6 @@ def read(
     import pyarrow as pa
 
     from dagster_versioned.cli import rows
-    from dagster_versioned.cli.documents import print_json
 
     if output is not None:
         rows.export_format(output)
@@ -221,19 +167,17 @@ def read(
             "rows_written": written,
             "size_bytes": output.stat().st_size,
         }
-        if session.json:
-            print_json(document)
-        else:
-            say(f"{written} rows of {subject.name} in {output}, {human_size(document['size_bytes'])}.")
+        size = human_size(document["size_bytes"])
+        session.show(document, f"{written} rows of {subject.name} in {output}, {size}.")
         return
     shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
-    if session.json:
-        print_json(document | {"columns": rows.columns_document(reader.schema), "rows": rows.plain_rows(shown)})
-        return
-    rows.show_rows(shown)
-    if total is None or shown.num_rows < total:
-        of = "" if total is None else f" of {total}"
-        session.note(f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE.")
+    of = "" if total is None else f" of {total}"
+    more = f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE."
+    session.show(
+        document | {"columns": rows.columns_document(reader.schema), "rows": rows.plain_rows(shown)},
+        rows.rows_table(shown),
+        note=more if total is None or shown.num_rows < total else None,
+    )
 
 
 @command("verify", "verify flights weather", "verify flights --at @12")
@@ -255,8 +199,6 @@ def verify(
 
     Exits with 1 if anything is not. Expired and purged versions are recorded gaps, and no findings.
     """
-    from dagster_versioned.cli.documents import print_json, verify_document
-
     witnesses = dict(_witness(text) for text in witness or ())
     if (at or partition or witnesses) and len(tables or ()) != 1:
         raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
@@ -271,10 +213,7 @@ def verify(
                 report = unreadable(subject.store.uri, error)
         documents.append(verify_document(str(subject.name), report))
     ok = all(document["ok"] for document in documents)
-    if session.json:
-        print_json({"ok": ok, "tables": documents})
-    else:
-        show_reports(documents)
+    session.show({"ok": ok, "tables": documents}, report_lines(documents))
     return None if ok else ExitCode.FINDINGS
 
 
@@ -296,7 +235,6 @@ _NO_SUMMARY: dict[str, Any] = dict.fromkeys(
 
 
 def _summary(table: "VersionedTable") -> dict[str, Any]:
-    from dagster_versioned.cli.documents import moment
     from dagster_versioned.tables.documents.head import table_head
     from dagster_versioned.tables.table_record import TableRecord
 
@@ -333,8 +271,6 @@ def _remarks(table: dict[str, Any]) -> list[str]:
 
 
 def _whole(table: "VersionedTable") -> dict[str, Any]:
-    from dagster_versioned.cli.documents import version_document
-
     heads = table.partitions()
     return {
         "table": str(table.name),
@@ -344,8 +280,7 @@ def _whole(table: "VersionedTable") -> dict[str, Any]:
     }
 
 
-def _one(table: "VersionedTable", reference: str | None, partition: str | None) -> dict[str, Any]:
-    from dagster_versioned.cli.documents import version_document
+def _single(table: "VersionedTable", reference: str | None, partition: str | None) -> dict[str, Any]:
     from dagster_versioned.tables.documents.head import partition_head
 
     version = table.version(reference, partition=partition)
@@ -375,14 +310,14 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
     }
 
 
-def _show_one(document: dict[str, Any]) -> None:
+def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
     from dagster_versioned.delta.schema.types import sql_text
 
     names = ("table", "version", "log_version", "partition", "timestamp", "operation", "change", "gone", "data_sha")
     identity: dict[str, Any] = document["identity"] or {}
     facts: dict[str, Any] = document["facts"] or {}
     held = document["held"]
-    show_fields(
+    yield Fields(
         [
             *((name, document[name]) for name in names),
             ("current", "yes" if document["current"] else "no"),
@@ -397,18 +332,12 @@ def _show_one(document: dict[str, Any]) -> None:
     )
     if identity:
         fields = identity["schema"]["fields"]
-        show_table(["column", "type"], [(f["name"], sql_text(f["type"])) for f in fields])
+        yield Table(["column", "type"], [(f["name"], sql_text(f["type"])) for f in fields])
     if parents := identity.get("parents"):
-        show_table(
-            ["parent", "project", "partition", "version"],
-            [(p["table"], _place_of(p), p.get("partition"), _version_of(p)) for p in parents],
-        )
+        rows = [(p["table"], _place_of(p), p.get("partition"), _version_of(p)) for p in parents]
+        yield Table(["parent", "project", "partition", "version"], rows)
     if document["files"]:
-        show_table(
-            ["file", "rows", "size"],
-            [(f["key"], f["rows"], human_size(f["size_bytes"])) for f in document["files"]],
-            right=("rows", "size"),
-        )
+        yield _listed(document["files"], "file", "rows", "size")
 
 
 def _version_of(parent: dict[str, Any]) -> str | None:
@@ -437,13 +366,13 @@ def _row_differences(table: "VersionedTable", before: str | None, after: str | N
     }
 
 
-def _show_diff(document: dict[str, Any], key: list[str]) -> None:
+def _diff_parts(document: dict[str, Any], key: list[str]) -> Iterator[str | Fields | Table]:
     from dagster_versioned.delta.schema.types import sql_text
 
     before, after, parts = document["before"], document["after"], document["parts"]
     if before["version"] == after["version"]:
-        say(f"The same version: {before['version']}")
-    show_fields(
+        yield f"The same version: {before['version']}"
+    yield Fields(
         [
             ("before", f"{short(before['version'])} ({_at(before['log_version'])})"),
             ("after", f"{short(after['version'])} ({_at(after['log_version'])})"),
@@ -453,31 +382,29 @@ def _show_diff(document: dict[str, Any], key: list[str]) -> None:
             ("column order", "changed" if document["column_order_changed"] else None),
         ]
     )
-    columns = document["columns"]
+    columns: Sequence[ColumnChange] = document["columns"]
     changes = [
-        *((f"column {c['name']}", *(kind and sql_text(kind) for kind in (c["before"], c["after"]))) for c in columns),
+        *((f"column {c.name}", *(kind and sql_text(kind) for kind in (c.before, c.after))) for c in columns),
         *((f"parent {_parent(p)}", short(p["before"]), short(p["after"])) for p in document["parents"]),
         *((name, change["before"], change["after"]) for name, change in document["metadata"].items()),
     ]
     if changes:
-        show_table(["what", "before", "after"], changes)
+        yield Table(["what", "before", "after"], changes)
     if rows := document["rows"]:
-        say(f"rows: {', '.join(f'{rows[kind]} {kind}' for kind in ('added', 'removed', 'changed', 'unchanged'))}")
-        _show_row_examples(rows["examples"], key)
+        yield f"rows: {', '.join(f'{rows[kind]} {kind}' for kind in ('added', 'removed', 'changed', 'unchanged'))}"
+        if lines := list(_example_lines(rows["examples"], key)):
+            yield Table(["", "key", "values"], lines)
 
 
-def _show_row_examples(examples: dict[str, list[dict[str, Any]]], key: list[str]) -> None:
-    lines: list[tuple[str, str, str]] = []
+def _example_lines(examples: dict[str, list[dict[str, Any]]], key: list[str]) -> Iterator[tuple[str, str, str]]:
     for sign, kind in (("+", "added"), ("-", "removed")):
         for row in examples[kind]:
-            lines.append((sign, _values(row, key), _values(row, [name for name in row if name not in key])))
+            yield sign, _values(row, key), _values(row, [name for name in row if name not in key])
     for pair in examples["changed"]:
         old, new = pair["before"], pair["after"]
         different = [name for name in old if name in new and old[name] != new[name]]
         changed = ", ".join(f"{name}: {_value(old[name])} -> {_value(new[name])}" for name in different)
-        lines.append(("~", _values(new, key), changed))
-    if lines:
-        show_table(["", "key", "values"], lines)
+        yield "~", _values(new, key), changed
 
 
 def _values(row: dict[str, Any], names: list[str]) -> str:
@@ -488,19 +415,17 @@ def _value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def show_reports(documents: list[dict[str, Any]]) -> None:
-    """Say what a verification looked at and found, table by table."""
+def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
+    """What a verification looked at and found, table by table."""
     for document in documents:
         looked = (
             f"{counted(document['versions'], 'version')}, {counted(document['parts'], 'part')} "
             f"({human_size(document['size_bytes'])}), {counted(document['documents'], 'document')}"
         )
-        findings = document["findings"]
-        say(f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}")
-        for finding in findings:
-            say(f"  {finding['subject']} {finding['where']}: {finding['problem']}")
-        for gap in document["gaps"]:
-            say(f"  gap {gap}")
+        findings: Sequence[Finding] = document["findings"]
+        yield f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}"
+        yield from (f"  {finding.subject} {finding.where}: {finding.problem}" for finding in findings)
+        yield from (f"  gap {gap}" for gap in document["gaps"])
 
 
 def unreadable(where: str, error: VersionedError) -> "VerifyReport":
@@ -542,3 +467,20 @@ def _at(log_version: int | None) -> str | None:
 
 def _second(timestamp: str | None) -> str | None:
     return timestamp and f"{timestamp[:10]} {timestamp[11:19]}Z"
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "version": ("version", short),
+    "log": ("log_version", _at),
+    "size": ("size_bytes", human_size),
+    "written": ("timestamp", _second),
+    "file": ("key", str),
+    "": ("remarks", str),
+}
+"""The member of a document that a column shows, and how; of others it is the member of the column's name."""
+
+
+def _listed(documents: Sequence[Mapping[str, Any]], *columns: str, none: str | None = None) -> Table:
+    shown = [_COLUMNS.get(column, (column, lambda value: value)) for column in columns]
+    rows = [[show(document[member]) for member, show in shown] for document in documents]
+    return Table(columns, rows, right=("rows", "size", "partitions", "versions"), none=none)

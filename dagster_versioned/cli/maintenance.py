@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +12,16 @@ from dagster_versioned.cli.arguments import (
     MaybeVersion,
     Partition,
     SomeTables,
-    Table,
+    TableArgument,
     Tables,
     VersionArgument,
     Why,
 )
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import collection_document, version_document
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.span import parse_moment, parse_span
-from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say, show_table
+from dagster_versioned.cli.terminal import Table, counted, human_size, plain, progress, say, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,17 +42,14 @@ _NOT_PURGED = (
 @command("repair", "repair flights")
 def repair(session: Session, tables: Tables = None) -> None:
     """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index."""
-    from dagster_versioned.cli.documents import print_json
-
     project = session.open()
     repaired: list[str] = []
     for table in _each(session, project, tables, "Repairing"):
         table.repair()
         repaired.append(str(table.name))
-    if session.json:
-        print_json({"repaired": repaired})
-    else:
-        say(*(f"{name}: every derived document is written again from the log" for name in repaired))
+    session.show(
+        {"repaired": repaired}, *(f"{name}: every derived document is written again from the log" for name in repaired)
+    )
 
 
 @command("vacuum", "vacuum flights --min-age 30d --apply")
@@ -103,7 +101,7 @@ def expire(
 @command("revert flights a3f8c1", "revert flights @3 --hold --why 'the source is broken since May'")
 def revert(
     session: Session,
-    table: Table,
+    table: TableArgument,
     version: VersionArgument,
     partition: Partition = None,
     hold: Annotated[bool, typer.Option("--hold", help="Keep sensors from rebuilding it until it is released.")] = False,
@@ -123,22 +121,21 @@ def revert(
 
 
 @command("release flights", "release monthly --partition 2013-01-01")
-def release(session: Session, table: Table, partition: Partition = None) -> None:
+def release(session: Session, table: TableArgument, partition: Partition = None) -> None:
     """Take the hold off a head, so that sensors may rebuild it."""
-    from dagster_versioned.cli.documents import print_json
-
     subject = session.table(table)
-    released = _released(subject, partition)
-    if session.json:
-        print_json({"table": str(subject.name), "partition": partition, "released": released})
-    else:
-        say(f"{subject.name}: {'released' if released else 'it was not held'}")
+    _ = subject.version(None, partition=partition) if partition is not None else subject.state  # unknown: say so
+    is_released = subject.release(partition=partition)
+    session.show(
+        {"table": subject.name, "partition": partition, "released": is_released},
+        f"{subject.name}: {'released' if is_released else 'it was not held'}",
+    )
 
 
 @command("forget daily_delays --code-version 2 --apply", "forget daily_delays")
 def forget(
     session: Session,
-    table: Table,
+    table: TableArgument,
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="One computation: facts.computation.key of a version.")
     ] = None,
@@ -151,78 +148,62 @@ def forget(
 
     Without --key and --code-version, all of it. No row changes; what is computed from then on is reused again.
     """
-    from dagster_versioned.cli.documents import print_json, version_document
-
     subject = session.table(table)
     versions = subject.forget(key=key, code_version=code_version, dry_run=not apply)
-    if session.json:
-        shown = [version_document(version) for version in versions]
-        print_json({"table": str(subject.name), "applied": apply, "versions": shown})
-        return
     count = counted(len(versions), "version")
-    say(
-        f"{subject.name}: {count} {'is' if len(versions) == 1 else 'are'} not reused any more"
-        if apply
-        else f"{subject.name}: {count} would not be reused any more"
+    does = f"{'is' if len(versions) == 1 else 'are'} not" if apply else "would not be"
+    session.show(
+        {
+            "table": subject.name,
+            "applied": apply,
+            "versions": [version_document(version) for version in versions],
+        },
+        f"{subject.name}: {count} {does} reused any more",
+        note="Nothing was changed. Give --apply to forget." if versions and not apply else None,
     )
-    if versions and not apply:
-        session.note("Nothing was changed. Give --apply to forget.")
 
 
 @command("pin flights before-audit", "pin flights q1 a3f8c1 --why 'quarterly report'")
 def pin(
     session: Session,
-    table: Table,
+    table: TableArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name; pin:NAME then names the version.")],
     version: MaybeVersion = None,
     why: Why = None,
 ) -> None:
     """Name a version, which keeps it from being expired."""
-    from dagster_versioned.cli.documents import pin_document, print_json
-
     project = session.open()
     subject = table_of(project, table)
     made = project.pin(name, str(subject.name), version, by=session.author, why=why)
-    if session.json:
-        print_json({"pin": pin_document(made)})
-    else:
-        say(f"{made.name}: {made.table} {made.version[:8]}")
+    session.show({"pin": made}, f"{made.name}: {made.table} {short(made.version)}")
 
 
 @command("unpin before-audit")
 def unpin(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]) -> None:
     """Take a pin away."""
-    from dagster_versioned.cli.documents import print_json
-
     session.open().unpin(name)
-    if session.json:
-        print_json({"unpinned": name})
-    else:
-        say(f"{name}: unpinned")
+    session.show({"unpinned": name}, f"{name}: unpinned")
 
 
 @command("pins", "pins --json")
 def pins(session: Session) -> None:
     """List the pins."""
-    from dagster_versioned.cli.documents import pin_document, print_json
-
     project = session.open()
     found = [pin for _, pin in sorted(project.pins().items())]
-    if session.json:
-        print_json({"pins": [pin_document(pin) for pin in found]})
-    elif found:
-        show_table(
+    session.show(
+        {"pins": found},
+        Table(
             ["pin", "table", "version", "by", "why", "since"],
-            [(pin.name, pin.table, pin.version[:8], pin.by, pin.why, pin.at[:19]) for pin in found],
-        )
-    else:
-        session.note(f"No pins at {project.store.uri}.")
+            [(pin.name, pin.table, short(pin.version), pin.by, pin.why, pin.at[:19]) for pin in found],
+            none=f"No pins at {project.store.uri}.",
+        ),
+    )
 
 
 @command("adopt flights --message 'rows deleted with deltalake'")
 def adopt(
     session: Session,
-    table: Table,
+    table: TableArgument,
     message: Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Part of the new version.")] = None,
 ) -> None:
     """Give the table as another Delta writer left it an identity; reads every file once."""
@@ -238,7 +219,7 @@ def adopt(
 @command("purge flights a3f8c1 --why 'erasure request 12'", "purge flights @3 @4 --why '…' --dry-run")
 def purge(
     session: Session,
-    table: Table,
+    table: TableArgument,
     versions: Annotated[list[str], typer.Argument(metavar="VERSION", help="SHA prefixes, @12, times, pins or tags.")],
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -251,7 +232,7 @@ def purge(
     """
     subject = session.table(table)
     # By SHA, so that what is confirmed is what is deleted, whatever is committed in between.
-    chosen = [_sha(subject.version(one)) for one in versions]
+    chosen = [_sha(subject.version(version)) for version in versions]
     planned = subject.purge(chosen, why=why, dry_run=True)
     if not dry_run and not yes:
         _confirm(str(subject.name), planned)
@@ -300,49 +281,34 @@ def _each(session: Session, project: "Project", tables: list[str] | None, doing:
 
 
 def _show_collections(session: Session, reports: "list[tuple[str, CollectionReport]]", dry: str) -> None:
-    from dagster_versioned.cli.documents import collection_document, print_json
+    is_applied = not any(report.dry_run for _, report in reports)
+    session.show(
+        {
+            "applied": is_applied,
+            "collections": [collection_document(table, report) for table, report in reports],
+        },
+        (line for table, report in reports for line in _collection_lines(table, report)),
+        note=None if is_applied else dry,
+    )
 
-    documents = [collection_document(table, report) for table, report in reports]
-    applied = all(document["applied"] for document in documents)
-    if session.json:
-        print_json({"applied": applied, "collections": documents})
-        return
-    for document, (_, report) in zip(documents, reports, strict=True):
-        deleted = "deleted" if document["applied"] else "would be deleted"
-        keys = document["keys"]
-        say(
-            f"{document['table']}: {counted(len(report.versions), 'version')} and {counted(len(keys), 'file')} "
-            f"({human_size(document['size_bytes'])}) {deleted}"
-        )
-        say(*(f"  version {version.short} (@{version.log_version})" for version in report.versions))
-        say(*(f"  file {key}" for key in keys[:_KEYS_SHOWN]))
-        if len(keys) > _KEYS_SHOWN:
-            say(f"  and {len(keys) - _KEYS_SHOWN} more files; --json lists all")
-        say(*(f"  unfinished write of {key}" for key in report.unfinished))
-        say(*(f"  kept {version}: {reason}" for version, reason in report.kept.items()))
-        for key in report.unreadable:
-            say(f"  {key} cannot be read: no more is kept for it than it can be read to name; restore it, or drop it")
-    if not applied:
-        session.note(dry)
+
+def _collection_lines(table: str, report: "CollectionReport") -> "Iterable[str]":
+    what = f"{counted(len(report.versions), 'version')} and {counted(len(report.keys), 'file')}"
+    deleted = "would be deleted" if report.dry_run else "deleted"
+    yield f"{table}: {what} ({human_size(report.size_bytes)}) {deleted}"
+    yield from (f"  version {_named(version)}" for version in report.versions)
+    yield from (f"  file {key}" for key in report.keys[:_KEYS_SHOWN])
+    if len(report.keys) > _KEYS_SHOWN:
+        yield f"  and {len(report.keys) - _KEYS_SHOWN} more files; --json lists all"
+    yield from (f"  unfinished write of {key}" for key in report.unfinished)
+    yield from (f"  kept {version}: {reason}" for version, reason in report.kept.items())
+    for key in report.unreadable:
+        yield f"  {key} cannot be read: no more is kept for it than it can be read to name; restore it, or drop it"
 
 
 def _result(session: Session, table: "VersionedTable", change: str, version: "Version | None", sentence: str) -> None:
-    from dagster_versioned.cli.documents import print_json, version_document
-
-    document: dict[str, Any] = {
-        "table": str(table.name),
-        "change": change,
-        "version": version_document(version) if version else None,
-    }
-    if session.json:
-        print_json(document)
-    else:
-        say(sentence)
-
-
-def _released(table: "VersionedTable", partition: str | None) -> bool:
-    _ = table.version(None, partition=partition) if partition is not None else table.state  # unknown: say so
-    return table.release(partition=partition)
+    document = version_document(version) if version else None
+    session.show({"table": table.name, "change": change, "version": document}, sentence)
 
 
 def _named(version: "Version") -> str:

@@ -10,7 +10,7 @@ import typer
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say
+from dagster_versioned.cli.terminal import counted, human_size, plain, progress
 from dagster_versioned.errors import GovernanceError, InvalidInput
 
 if TYPE_CHECKING:
@@ -162,7 +162,6 @@ def _steps(session: Session, label: str) -> "Generator[Callable[[MigrationProgre
 
 
 def _abort(session: Session, project: str, dry_run: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.governance import migrate as migration
 
     registry, store = developer(session)
@@ -176,20 +175,15 @@ def _abort(session: Session, project: str, dry_run: bool) -> None:
         done = migration.abort(registry, store, project, open_store=opener(session))
         places = {"from": done.source.uri, "to": done.target.uri}
         document = {"id": done.id, **places, "deleted_objects": done.deleted_objects}
-    if session.json:
-        print_json({"project": project, "applied": not dry_run, **document})
-        return
-    say(
-        f"{project}: the move to {document['to']} {'would be' if dry_run else 'is'} called off; it stays at "
-        f"{document['from']}"
+    called_off = "would be called off" if dry_run else "is called off"
+    session.show(
+        {"project": project, "applied": not dry_run, **document},
+        f"{project}: the move to {document['to']} {called_off}; it stays at {document['from']}",
+        note=DRY if dry_run else None,
     )
-    if dry_run:
-        session.note(DRY)
 
 
 def _show_migration(session: Session, report: "MigrationReport", delete_source: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
     document = {
         "project": report.project,
         "applied": not report.dry_run,
@@ -204,26 +198,22 @@ def _show_migration(session: Session, report: "MigrationReport", delete_source: 
         "verified": report.verified,
         "deleted_objects": report.deleted_objects,
     }
-    if session.json:
-        print_json(document)
-        return
+    source, target = report.source.uri, report.target.uri
     what = f"{counted(report.tables, 'table')}, {counted(report.objects, 'object')} ({human_size(report.bytes)})"
     if report.dry_run:
-        say(f"{report.project}: {what} would move from {report.source.uri} to {report.target.uri}")
-        if delete_source:
-            say(f"What is at {report.source.uri} would be deleted in the end")
-        session.note(DRY)
+        gone = f"What is at {source} would be deleted in the end" if delete_source else None
+        session.show(document, f"{report.project}: {what} would move from {source} to {target}", gone, note=DRY)
         return
-    say(f"{report.project} is at {report.target.uri}: {what}, verified ({report.verified})")
-    if report.deleted_objects:
-        say(f"{counted(report.deleted_objects, 'object')} deleted at {report.source.uri}")
-    else:
-        session.note(f"What was at {report.source.uri} is still there, behind a fence.")
+    deleted = f"{counted(report.deleted_objects, 'object')} deleted at {source}" if report.deleted_objects else None
+    session.show(
+        document,
+        f"{report.project} is at {target}: {what}, verified ({report.verified})",
+        deleted,
+        note=None if deleted else f"What was at {source} is still there, behind a fence.",
+    )
 
 
 def _show_given_up(session: Session, report: "DecommissionReport", delete_data: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
     document = {
         "project": report.project,
         "applied": not report.dry_run,
@@ -232,13 +222,10 @@ def _show_given_up(session: Session, report: "DecommissionReport", delete_data: 
         "size_bytes": report.bytes,
         "deleted_objects": report.deleted_objects,
     }
-    if session.json:
-        print_json(document)
-        return
     what = f"{counted(report.objects, 'object')} ({human_size(report.bytes)}) at {report.location.uri}"
     if report.dry_run:
-        say(f"{report.project} would be given up; {what} would {'be deleted' if delete_data else 'stay'}")
-        session.note(DRY)
+        fate = f"{what} would {'be deleted' if delete_data else 'stay'}"
+        session.show(document, f"{report.project} would be given up; {fate}", note=DRY)
         return
-    fate = f"{counted(report.deleted_objects, 'object')} deleted at {report.location.uri}" if delete_data else what
-    say(f"{report.project} is decommissioned; {fate}" + ("" if delete_data else " stay"))
+    deleted = f"{counted(report.deleted_objects, 'object')} deleted at {report.location.uri}"
+    session.show(document, f"{report.project} is decommissioned; {deleted if delete_data else f'{what} stay'}")

@@ -11,7 +11,7 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.terminal import counted, progress, say
+from dagster_versioned.cli.terminal import counted, progress, short
 from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound
 
 if TYPE_CHECKING:
@@ -62,23 +62,26 @@ def mirror(
 
 
 def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_run: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
+    where = "would be committed" if dry_run else f"committed as {str(report.commit)[:12]}"
+    session.show(
+        {
+            "remote": remote,
+            "applied": not dry_run,
+            "commit": report.commit,
+            "changed": [
+                {"table": each.table, "version": each.version, "log_version": each.log_version, "before": each.before}
+                for each in report.changed
+            ],
+            "unchanged": report.unchanged,
+            "refused": [{"table": table, "problem": why} for table, why in report.refused.items()],
+        },
+        f"{counted(len(report.changed), 'table')} {where}; {report.unchanged} unchanged"
+        if report.changed
+        else f"Nothing to commit; {report.unchanged} unchanged",
+        *(f"  {each.table} @{each.log_version} {short(each.version) or ''}" for each in report.changed),
+    )
     if session.json:
-        changed = [
-            {"table": one.table, "version": one.version, "log_version": one.log_version, "before": one.before}
-            for one in report.changed
-        ]
-        refused = [{"table": table, "problem": why} for table, why in report.refused.items()]
-        document = {"commit": report.commit, "changed": changed, "unchanged": report.unchanged, "refused": refused}
-        print_json({"remote": remote, "applied": not dry_run, **document})
         return
-    if report.changed:
-        where = "would be committed" if dry_run else f"committed as {str(report.commit)[:12]}"
-        say(f"{counted(len(report.changed), 'table')} {where}; {report.unchanged} unchanged")
-        say(*(f"  {one.table} @{one.log_version} {(one.version or '')[:8]}" for one in report.changed))
-    else:
-        say(f"Nothing to commit; {report.unchanged} unchanged")
     for table, why in report.refused.items():
         session.note(f"{table} was left as it is in git: {why}")
     if dry_run:
@@ -88,8 +91,8 @@ def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_ru
 def _witnessed(
     session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
 ) -> ExitCode | None:
-    from dagster_versioned.cli.documents import print_json, verify_document
-    from dagster_versioned.cli.inspect import show_reports, unreadable
+    from dagster_versioned.cli.documents import verify_document
+    from dagster_versioned.cli.inspect import report_lines, unreadable
 
     try:
         mirrored.fetch()
@@ -105,8 +108,5 @@ def _witnessed(
                 report = unreadable(table.store.uri, error)
         reports.append(verify_document(name, report))
     ok = all(report["ok"] for report in reports)
-    if session.json:
-        print_json({"ok": ok, "tables": reports})
-    else:
-        show_reports(reports)
+    session.show({"ok": ok, "tables": reports}, report_lines(reports))
     return None if ok else ExitCode.FINDINGS

@@ -1,6 +1,7 @@
 """The verbs for histories of events and their chains of blocks. Heavy imports wait until a verb runs."""
 
 import os
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli import sharing
-from dagster_versioned.cli.arguments import Table
+from dagster_versioned.cli.arguments import TableArgument
 from dagster_versioned.cli.chain_arguments import (
     KeyFile,
     KeyVariable,
@@ -19,10 +20,10 @@ from dagster_versioned.cli.chain_arguments import (
     chain_source,
     changed_name,
     dataset_table,
+    datasets_at,
     find_block,
     history,
     private_key,
-    remote_at,
     snapshot_of,
     variables_named,
 )
@@ -30,12 +31,18 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
-from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
+from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, progress, say
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
+    from dagster_versioned.odf.blocks.events import AddPushSource, SetPollingSource
+    from dagster_versioned.odf.event_table import EventTable
     from dagster_versioned.odf.identity.multihash import Multihash
+    from dagster_versioned.odf.identity.signing_key import SigningKey
+    from dagster_versioned.odf.ingest.poll import Ingested
+    from dagster_versioned.odf.manifest import DatasetSnapshot
+    from dagster_versioned.tables.table import VersionedTable
 
 command = Commands("Histories of events")
 _SHORT = 16
@@ -50,7 +57,6 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; must not be there yet.")],
 ) -> None:
     """Make a private key, and with it an identity for a new dataset."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.identity.signing_key import SigningKey
 
     key = SigningKey.generate()
@@ -63,11 +69,11 @@ def init(
         ) from None
     with os.fdopen(handle, "w") as out:
         out.write(f"{key.secret}\n")
-    if session.json:
-        print_json({"dataset_id": str(key.dataset_id), "file": str(file)})
-        return
-    say(str(key.dataset_id))
-    session.note(f"The private key is in {file}. Put it where secrets are kept, and nowhere else.")
+    session.show(
+        {"dataset_id": key.dataset_id, "file": file},
+        str(key.dataset_id),
+        note=f"The private key is in {file}. Put it where secrets are kept, and nowhere else.",
+    )
 
 
 @command("odf add cities.yaml", "odf add cities.yaml --table cities --key-file cities.key", "odf add acme/cities")
@@ -86,7 +92,6 @@ def add(
     A dataset of a repository is pulled. The query of a dataset that is computed from others is run over what is new in
     them.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.blocks.events import DatasetKind
     from dagster_versioned.odf.ingest.declare import declare, event_table
     from dagster_versioned.odf.sharing.repositories import place_of
@@ -102,28 +107,23 @@ def add(
 
         derived, added = add_derivative(opened, snapshot, changed_name, key=key)
         ran = derived.result.change != "none"
-        if session.json:
-            print_json({"table": str(opened.name), "events": added, "ran": ran})
-        else:
-            say(f"{opened.name}: the query ran" if ran else f"{opened.name}: nothing is new in its inputs")
+        done = "the query ran" if ran else "nothing is new in its inputs"
+        session.show({"table": opened.name, "events": added, "ran": ran}, f"{opened.name}: {done}")
         return
     added = declare(event_table(opened, snapshot, key=key), snapshot)
-    if session.json:
-        print_json({"table": str(opened.name), "events": added})
-        return
-    say(f"{opened.name}: {counted(added, 'event')} of metadata added" if added else f"{opened.name}: nothing is new")
+    done = f"{counted(added, 'event')} of metadata added" if added else "nothing is new"
+    session.show({"table": opened.name, "events": added}, f"{opened.name}: {done}")
 
 
 @command("odf set-watermark cities 2013-07-01")
 def set_watermark(
     session: Session,
-    table: Table,
+    table: TableArgument,
     time: Annotated[str, typer.Argument(metavar="TIME", help="Before it no more events are expected; or a span ago.")],
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
     """State, without adding data, the event time before which no more events of a dataset are expected."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.event_table import EventTable
 
     opened = history(dataset_table(session, table))
@@ -131,11 +131,11 @@ def set_watermark(
     before = events.chain.watermark
     events.set_watermark(parse_moment(time, datetime.now(UTC)))
     after = events.chain.watermark
-    if session.json:
-        shown = None if before is None else str(before)
-        print_json({"table": str(opened.name), "before": shown, "watermark": str(after)})
-        return
-    say(f"{opened.name}: the watermark is {'still ' if after == before else ''}{after}")
+    still = "still " if after == before else ""
+    session.show(
+        {"table": opened.name, "before": before and str(before), "watermark": str(after)},
+        f"{opened.name}: the watermark is {still}{after}",
+    )
 
 
 @command(
@@ -145,7 +145,7 @@ def set_watermark(
 )
 def ingest(
     session: Session,
-    table: Table,
+    table: TableArgument,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="Files to add instead of what is fetched.")
     ] = None,
@@ -168,49 +168,69 @@ def ingest(
     key_env: KeyVariable = None,
 ) -> None:
     """Add what is new in a dataset's source, or files: each one block and one version."""
-    from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.odf.blocks.events import SetPollingSource
-    from dagster_versioned.odf.event_table import EventTable
-    from dagster_versioned.odf.ingest.declare import current_state, declare, event_table, source_of
-    from dagster_versioned.odf.ingest.poll import Polling, add_file, history_of, poll
+    from dagster_versioned.odf.ingest.declare import declare
 
     opened = dataset_table(session, table)
     key = private_key(key_file, key_env)
     snapshot = None if manifest is None else snapshot_of(manifest, sql_engine)
-    if snapshot is not None:
-        step = source_of(snapshot)
-        events = event_table(opened, snapshot, key=key)
-    else:
-        state = current_state(opened)
-        step = chain_source(opened, state, source)
-        assert state is not None  # else it has no source
-        events = EventTable(opened, history_of(step.merge, state.vocab), key=key)
+    events, step = _events_and_source(opened, snapshot, source, key)
     if files:
-        when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
-        added = (add_file(events, step, file, when) for file in files)
-    elif isinstance(step, SetPollingSource):
+        added = _files_added(events, step, files, event_time)
+    else:
         # The chain may be a copy of somebody else's.
         own = snapshot is not None or key is not None
-        polling = Polling(
-            variables=variables_named(var),
-            local_files=own,
-            local_addresses=local_addresses,
-            profile=session.profile,
-        )
-        added = poll(events, step, polling)
-    else:
-        raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
+        added = _polled(session, events, step, variables_named(var), own, local_addresses)
     found: list[dict[str, Any]] = []
-    for one in added:
-        found.append({"file": one.file, "change": one.result.change, "version": one.result.version.metadata_sha})
+    for each in added:
+        found.append({"file": each.file, "change": each.result.change, "version": each.result.version.metadata_sha})
         if not session.json:
-            say(f"{one.file}: {'nothing is new' if one.result.change == 'none' else one.result.version.short}")
+            say(f"{each.file}: {'nothing is new' if each.result.change == 'none' else each.result.version.short}")
     if snapshot is not None:
         declare(events, snapshot)
-    if session.json:
-        print_json({"table": str(opened.name), "files": found})
-    elif not found:
-        say(f"{opened.name}: nothing is new")
+    session.show({"table": opened.name, "files": found}, None if found else f"{opened.name}: nothing is new")
+
+
+def _events_and_source(
+    opened: "VersionedTable", snapshot: "DatasetSnapshot | None", source: str | None, key: "SigningKey | None"
+) -> "tuple[EventTable, SetPollingSource | AddPushSource]":
+    from dagster_versioned.odf.event_table import EventTable
+    from dagster_versioned.odf.ingest.declare import current_state, event_table, source_of
+    from dagster_versioned.odf.ingest.poll import history_of
+
+    if snapshot is not None:
+        return event_table(opened, snapshot, key=key), source_of(snapshot)
+    state = current_state(opened)
+    step = chain_source(opened, state, source)
+    assert state is not None  # else it has no source
+    return EventTable(opened, history_of(step.merge, state.vocab), key=key), step
+
+
+def _files_added(
+    events: "EventTable", step: "SetPollingSource | AddPushSource", files: list[Path], event_time: str | None
+) -> "Iterator[Ingested]":
+    from dagster_versioned.odf.ingest.poll import add_file
+
+    when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
+    return (add_file(events, step, file, when) for file in files)
+
+
+def _polled(
+    session: Session,
+    events: "EventTable",
+    step: "SetPollingSource | AddPushSource",
+    variables: dict[str, str],
+    own: bool,
+    local_addresses: bool,
+) -> "Iterable[Ingested]":
+    from dagster_versioned.odf.blocks.events import SetPollingSource
+    from dagster_versioned.odf.ingest.poll import Polling, poll
+
+    if not isinstance(step, SetPollingSource):
+        raise InvalidInput(
+            f"The source of {events.table.name} is pushed to, not polled. Nothing was added. Name files."
+        )
+    polling = Polling(variables=variables, local_files=own, local_addresses=local_addresses, profile=session.profile)
+    return poll(events, step, polling)
 
 
 # --- look ------------------------------------------------------------------------------------------------------------
@@ -219,64 +239,58 @@ def ingest(
 @command("odf log cities", "odf log cities --limit 5 --json")
 def log(
     session: Session,
-    table: Table,
+    table: TableArgument,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
 ) -> None:
     """List the blocks of a dataset's chain, newest first; each is read and checked by its hash."""
     from itertools import islice
 
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.event_table import EventTable
 
     opened = history(dataset_table(session, table))
     blocks = list(islice(EventTable(opened).blocks(), limit))
-    if session.json:
-        print_json({"table": str(opened.name), "blocks": [_block_document(name, block) for name, block in blocks]})
-        return
-    show_table(
-        ["number", "hash", "time", "event", ""],
-        [
-            (
-                block.sequence_number,
-                str(name)[:_SHORT],
-                str(block.system_time)[:19].replace("T", " "),
-                type(block.event).__name__,
-                _in_short(block),
-            )
-            for name, block in blocks
-        ],
-        right=("number",),
+    session.show(
+        {"table": opened.name, "blocks": [_block_document(name, block) for name, block in blocks]},
+        Table(
+            ["number", "hash", "time", "event", ""],
+            [
+                (
+                    *(block.sequence_number, str(name)[:_SHORT], str(block.system_time)[:19].replace("T", " ")),
+                    *(type(block.event).__name__, _in_short(block)),
+                )
+                for name, block in blocks
+            ],
+            right=("number",),
+        ),
     )
 
 
 @command("odf tail cities", "odf tail cities --limit 50")
 def tail(
     session: Session,
-    table: Table,
+    table: TableArgument,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
 ) -> None:
     """Show the last events of a dataset, in the order of their offsets."""
     from dagster_versioned.cli import rows
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.event_table import EventTable
 
     opened = history(dataset_table(session, table))
     events = EventTable(opened).events()
     shown = rows.plain_rows(events.slice(max(0, events.num_rows - limit)))
-    if session.json:
-        print_json({"table": str(opened.name), "total": events.num_rows, "events": shown})
-        return
-    show_table(events.column_names, [list(row.values()) for row in shown], right=[events.column_names[0]])
+    session.show(
+        {"table": opened.name, "total": events.num_rows, "events": shown},
+        Table(events.column_names, [list(row.values()) for row in shown], right=[events.column_names[0]]),
+    )
 
 
 @command("odf inspect cities", "odf inspect cities 3")
 def inspect(
     session: Session,
-    table: Table,
+    table: TableArgument,
     block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
 ) -> None:
     """Show the state of a dataset's chain: whose it is, its source and licence, how far it is; or what a block says."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.blocks.arrow_schema import fields_of
     from dagster_versioned.odf.ingest.declare import current_state
     from dagster_versioned.odf.manifest import to_document, write_manifest
@@ -284,10 +298,7 @@ def inspect(
     opened = history(dataset_table(session, table))
     if block is not None:
         name, found = find_block(opened, block)
-        if session.json:
-            print_json(_block_document(name, found))
-        else:
-            say(*write_manifest("MetadataBlock", found).splitlines())
+        session.show(_block_document(name, found), iter(write_manifest("MetadataBlock", found).splitlines()))
         return
     state = current_state(opened)
     assert state is not None  # a history of events has a chain
@@ -310,17 +321,16 @@ def inspect(
         "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
         "transform": None if state.transform is None else to_document(state.transform.transform),
     }
-    if session.json:
-        print_json(document)
-        return
-    document |= {name: ", ".join(document[name]) for name in ("columns", "inputs")}
-    show_fields((name.replace("_", " "), value) for name, value in document.items() if value not in (None, ""))
+    shown = {**document, **{name: ", ".join(document[name]) for name in ("columns", "inputs")}}
+    session.show(
+        document, Fields((name.replace("_", " "), value) for name, value in shown.items() if value not in (None, ""))
+    )
 
 
 @command("odf verify cities", "odf verify delays --recursive --replay", "odf verify copy --from lake/cities")
 def verify(
     session: Session,
-    table: Table,
+    table: TableArgument,
     recursive: Annotated[
         bool, typer.Option("--recursive", help="Also the datasets that it was made from, up to the roots.")
     ] = False,
@@ -330,16 +340,14 @@ def verify(
     source: Sources = None,
 ) -> ExitCode:
     """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
-    from dagster_versioned.cli.chain_reports import report_document, show_report
-    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.cli.chain_reports import report_document, report_lines
     from dagster_versioned.odf.queries.transform import replay as run_again
-    from dagster_versioned.odf.sharing.finder import datasets_of
     from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.odf.verification.verify import verify as verify_dataset
 
     opened = history(dataset_table(session, table))
     snapshot = opened.state.snapshot
-    found = datasets_of(opened.project, [remote_at(session, place) for place in source or ()])
+    found = datasets_at(session, opened, source)
     with progress("Verifying", quiet=session.quiet) as note:
         report = verify_dataset(
             RemoteDataset(opened.store),
@@ -348,28 +356,25 @@ def verify(
             log=snapshot,
             progress=note,
         )
-    if session.json:
-        print_json({"ok": report.ok, "datasets": [report_document(one) for one in report.datasets]})
-    else:
-        for one in report.datasets:
-            show_report(one)
+    session.show(
+        {"ok": report.ok, "datasets": [report_document(each) for each in report.datasets]},
+        (line for each in report.datasets for line in report_lines(each)),
+    )
     return ExitCode.OK if report.ok else ExitCode.FINDINGS
 
 
 @command("odf explain delays 17", "odf explain delays 17 --json")
 def explain(
     session: Session,
-    table: Table,
+    table: TableArgument,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The event's offset, as `odf tail` shows it.")],
     source: Sources = None,
 ) -> None:
     """Say where an event comes from: the rows that it was made of, and how, down to the roots. Queries need Java."""
-    from dagster_versioned.cli.chain_reports import explained, explanation_document
-    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.cli.chain_reports import explanation_document, explanation_lines
     from dagster_versioned.engines.spark import default_session
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.queries.provenance import explain as explain_event
-    from dagster_versioned.odf.sharing.finder import datasets_of
     from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.tables.chain_head import chain_head
 
@@ -380,13 +385,10 @@ def explain(
         RemoteDataset(opened.store),
         Multihash.parse(end.head),
         offset,
-        datasets_of(opened.project, [remote_at(session, place) for place in source or ()]),
+        datasets_at(session, opened, source),
         default_session(),
     )
-    if session.json:
-        print_json(explanation_document(found))
-    else:
-        say(*explained(found))
+    session.show(explanation_document(found), iter(explanation_lines(found)))
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------

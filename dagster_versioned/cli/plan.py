@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +12,10 @@ import typer
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import human_size, say, show_table
+from dagster_versioned.cli.terminal import Table, human_size, say
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -87,18 +87,11 @@ def plan(
     instance = instance_of_home() if with_instance else None
     gc.freeze()  # the definitions stay until the end: collecting garbage among them took a fifth of the time
     found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
-    if session.json:
-        from dagster_versioned.cli.documents import print_json
-
-        print_json({**asdict(found), "would_run": found.would_run})
-    elif notation is Notation.MARKDOWN:
+    if notation is Notation.MARKDOWN:
         say(*_markdown(found))
     else:
-        if found.cells:
-            show_table(_COLUMNS, _rows(found.cells), right=_RIGHT)
-        else:
-            say("Nothing would run.")
-        say(*_end(found))
+        foreseen = Table(_COLUMNS, list(_rows(found.cells)), right=_RIGHT) if found.cells else "Nothing would run."
+        session.show({**members(found), "would_run": found.would_run}, foreseen, *_end(found))
     return ExitCode.FINDINGS if exit_code and found.would_run else None
 
 

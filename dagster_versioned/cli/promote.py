@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +12,7 @@ from dagster_versioned.cli.code_locations import Modules, Workspace, named_locat
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, say, short, show_table
+from dagster_versioned.cli.terminal import Table, counted, human_size, short
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
 
@@ -26,6 +25,11 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.promote import Half, LeftCell, PromotionReport
 
 command = Commands("Environments")
+
+_ONE_OF = (
+    "--prepare, --commit and --abandon are three things; -m, -w and --instance belong to what commits. "
+    "Nothing was done. Give one of them."
+)
 
 
 class Verification(StrEnum):
@@ -85,26 +89,42 @@ def promote(
     -m or -w, the deployed definitions have to state the code versions that are promoted. Exit code 1: some of the
     environment is left for production to compute.
     """
-    from dagster_versioned.tables.promote import promote as promoted
-
-    if prepare + commit + abandon > 1 or ((module or workspace or with_instance) and (prepare or abandon)):
-        raise InvalidInput(
-            "--prepare, --commit and --abandon are three things; -m, -w and --instance belong to what commits. Nothing "
-            "was done. Give one of them."
-        )
-    if accept and (commit or abandon):
+    half = _half(prepare, commit, abandon)
+    if accept and half in ("commit", "abandon"):
         raise InvalidInput("--accept belongs to --prepare, which decides what is committed. Nothing was done.")
+    if half in ("prepare", "abandon") and (module or workspace or with_instance):
+        raise InvalidInput(_ONE_OF)
+    if half == "abandon":
+        return _abandon(session, name, apply)
+    locations = named_locations(module, workspace) if module or workspace or half == "commit" else ()
+    return _promote(session, name, half, apply, accept or (), verify, locations, with_instance)
+
+
+def _half(prepare: bool, commit: bool, abandon: bool) -> "Half | Literal['abandon'] | None":
+    if prepare + commit + abandon > 1:
+        raise InvalidInput(_ONE_OF)
+    return "prepare" if prepare else "commit" if commit else "abandon" if abandon else None
+
+
+def _promote(
+    session: Session,
+    name: str,
+    half: "Half | None",
+    apply: bool,
+    accept: "Sequence[str]",
+    verify: Verification,
+    locations: "Sequence[CodeLocation]",
+    with_instance: bool,
+) -> ExitCode | None:
+    from dagster_versioned.tables.promote import promote as promote_environment
+
     project = session.production()
-    if abandon:
-        return _abandon(session, project, name, apply)
-    half: Half | None = "prepare" if prepare else "commit" if commit else None
-    locations = named_locations(module, workspace) if module or workspace or commit else ()
     check, instance = _checks(project, locations, with_instance)
-    report = promoted(
+    report = promote_environment(
         project,
         name,
         dry_run=not apply,
-        accept=accept or (),
+        accept=accept,
         by=project.author,
         verify=verify.value,
         half=half,
@@ -119,57 +139,44 @@ def promote(
 
 
 def _show(session: Session, report: "PromotionReport", half: "Half | None", apply: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    if session.json:
-        print_json(
-            {
-                "environment": report.environment,
-                "dry_run": not apply,
-                "half": half,
-                "size_bytes": report.size_bytes,
-                "promoted": [{**asdict(cell), "table": str(cell.table)} for cell in report.promoted],
-                "left": [{**asdict(cell), "table": str(cell.table)} for cell in report.left],
-            }
-        )
-        return
     does = "became" if not report.dry_run else "can become" if apply else "would become"
     count = counted(len(report.promoted), "version")
-    say(f"{count} of {report.environment} {does} production's, {len(report.left)} are left to it.")
-    if report.promoted:
-        show_table(
-            ("table", "production has", "becomes", "rows", "size"),
-            [
-                (
-                    cell_name(one.table, one.partition),
-                    short(one.before),
-                    short(one.after),
-                    one.nrow,
-                    human_size(one.size_bytes),
-                )
-                for one in report.promoted
-            ],
-            right=("rows", "size"),
-        )
-    show_left(report.left)
+    promoted = Table(
+        ("table", "production has", "becomes", "rows", "size"),
+        [
+            (cell_name(c.table, c.partition), short(c.before), short(c.after), c.nrow, human_size(c.size_bytes))
+            for c in report.promoted
+        ],
+        right=("rows", "size"),
+    )
+    end = "--apply does it." if report.dry_run and report.promoted else None
     if half == "prepare" and apply:
-        say("Production's sensors wait for them for an hour. Deploy the code, then: --commit --apply.")
-    elif report.dry_run and report.promoted:
-        say("--apply does it.")
+        end = "Production's sensors wait for them for an hour. Deploy the code, then: --commit --apply."
+    session.show(
+        {
+            "environment": report.environment,
+            "dry_run": not apply,
+            "half": half,
+            "size_bytes": report.size_bytes,
+            "promoted": report.promoted,
+            "left": report.left,
+        },
+        f"{count} of {report.environment} {does} production's, {len(report.left)} are left to it.",
+        promoted if report.promoted else None,
+        left_table(report.left) if report.left else None,
+        end,
+    )
 
 
-def _abandon(session: Session, project: "Project", name: str, apply: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
+def _abandon(session: Session, name: str, apply: bool) -> None:
     from dagster_versioned.tables.open_promotion import abandon_promotion
 
-    found = abandon_promotion(project, name, dry_run=not apply)
-    if session.json:
-        print_json({"environment": name, "abandoned": apply, "opened": found and found.opened})
-        return
-    what = f"The promotion of {name}, open since {found.opened}," if found else "What is no promotion"
-    does = "is" if apply else "would be"
-    end = " What it committed is production's, and sensors compute the rest." if apply else " --apply does it."
-    say(f"{what} {does} {'abandoned' if found else 'deleted'}.{end}")
+    promotion = abandon_promotion(session.production(), name, dry_run=not apply)
+    what = f"The promotion of {name}, open since {promotion.opened}," if promotion else "What is no promotion"
+    does = f"{'is' if apply else 'would be'} {'abandoned' if promotion else 'deleted'}."
+    end = "What it committed is production's, and sensors compute the rest." if apply else "--apply does it."
+    document = {"environment": name, "abandoned": apply, "opened": promotion and promotion.opened}
+    session.show(document, f"{what} {does} {end}")
 
 
 def _checks(
@@ -193,10 +200,11 @@ def _checks(
     return check, instance
 
 
-def show_left(cells: "Sequence[LeftCell]") -> None:
-    if cells:
-        show_table(("left", "why"), [(cell_name(one.table, one.partition), one.why) for one in cells])
+def left_table(cells: "Sequence[LeftCell]") -> Table:
+    """The versions of an environment that are left to be computed, and why."""
+    return Table(("left", "why"), [(cell_name(cell.table, cell.partition), cell.why) for cell in cells])
 
 
 def cell_name(table: str, partition: str | None) -> str:
+    """A table, or a partition of it."""
     return table if partition is None else f"{table}[{partition}]"

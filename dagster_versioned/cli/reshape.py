@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagster_versioned.cli.arguments import Apply, Table, Why
+from dagster_versioned.cli.arguments import Apply, TableArgument, Why
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import version_name
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, progress, say
+from dagster_versioned.cli.terminal import counted, human_size, progress
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _DRY = "Nothing was changed: this is a dry run. Do it with --apply."
 @command("rename sales raw/sales", "rename sales raw/sales --apply")
 def rename(
     session: Session,
-    table: Table,
+    table: TableArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name, or its asset key with slashes.")],
     apply: Apply = False,
 ) -> None:
@@ -32,27 +33,23 @@ def rename(
     Its files are copied within the store. Lineage, pins and readers by the old name find it; writers by it are refused.
     Run again, it goes on where it died.
     """
-    from dagster_versioned.cli.documents import print_json
-
     subject = session.table(table)
     with progress(f"Renaming {subject.name}", quiet=session.quiet):
         to = name.split("/") if "/" in name else name
         report = subject.rename(to, dry_run=not apply, by=session.author)
-    if session.json:
-        print_json(
-            {
-                "table": str(report.source),
-                "applied": apply,
-                "name": str(report.target),
-                "files": report.files,
-                "size_bytes": report.size_bytes,
-            }
-        )
-        return
+    renamed = "renamed" if apply else "would be renamed"
     size = f"{counted(report.files, 'file')} ({human_size(report.size_bytes)})"
-    say(f"{report.source}: {'renamed' if apply else 'would be renamed'} to {report.target}; {size} to copy")
-    if not apply:
-        session.note(_DRY)
+    session.show(
+        {
+            "table": report.source,
+            "applied": apply,
+            "name": report.target,
+            "files": report.files,
+            "size_bytes": report.size_bytes,
+        },
+        f"{report.source}: {renamed} to {report.target}; {size} to copy",
+        note=None if apply else _DRY,
+    )
 
 
 @command("rename-project NYC_TRIPS --apply")
@@ -66,24 +63,22 @@ def rename_project(
     Lineage that names it as before is followed. Give the new name to its `ProjectResource`: whoever writes under the
     old one is refused.
     """
-    from dagster_versioned.cli.documents import print_json
-
     project = session.open()
     before, tables = project.name, len(project.tables())
     if apply:
         project.rename(name)
-    if session.json:
-        print_json({"project": before, "applied": apply, "name": name, "tables": tables})
-        return
-    say(f"{before}: {'renamed' if apply else 'would be renamed'} to {name}, with {counted(tables, 'table')}")
-    if not apply:
-        session.note(_DRY)
+    renamed = "renamed" if apply else "would be renamed"
+    session.show(
+        {"project": before, "applied": apply, "name": name, "tables": tables},
+        f"{before}: {renamed} to {name}, with {counted(tables, 'table')}",
+        note=None if apply else _DRY,
+    )
 
 
 @command("drop-partition sales 2026-10-01", "drop-partition sales 2026-10-01 --why 'wrong feed' --apply")
 def drop_partition(
     session: Session,
-    table: Table,
+    table: TableArgument,
     partitions: Annotated[list[str], typer.Argument(metavar="KEY", help="Partition keys.")],
     why: Why = None,
     apply: Apply = False,
@@ -98,7 +93,7 @@ def drop_partition(
 
 
 @command("drop sales", "drop sales --why 'nobody reads it' --apply")
-def drop(session: Session, table: Table, why: Why = None, apply: Apply = False) -> None:
+def drop(session: Session, table: TableArgument, why: Why = None, apply: Apply = False) -> None:
     """Drop a table, in one commit. A dry run unless --apply is given.
 
     Its bytes are kept until they are expired, and `restore` takes it back until then. The next write to the name begins
@@ -110,16 +105,12 @@ def drop(session: Session, table: Table, why: Why = None, apply: Apply = False) 
 
 
 @command("restore sales")
-def restore(session: Session, table: Table) -> None:
+def restore(session: Session, table: TableArgument) -> None:
     """Take the drop of a table back."""
-    from dagster_versioned.cli.documents import print_json
-
     subject = session.table(table)
     restored = subject.restore()
-    if session.json:
-        print_json({"table": str(subject.name), "restored": restored})
-    else:
-        say(f"{subject.name}: {'restored' if restored else 'it was not dropped'}")
+    done = "restored" if restored else "it was not dropped"
+    session.show({"table": subject.name, "restored": restored}, f"{subject.name}: {done}")
 
 
 @command(
@@ -132,7 +123,7 @@ def restore(session: Session, table: Table) -> None:
 )
 def repartition(
     session: Session,
-    table: Table,
+    table: TableArgument,
     by: Annotated[
         str,
         typer.Option(
@@ -161,28 +152,28 @@ def repartition(
 
     Give the asset the same definition. Versions of before can still be read; all rows are held in memory meanwhile.
     """
-    from dagster_versioned.cli.documents import print_json
-
     partitioning, columns = _definition(by, column, dimension, key_format, timezone)
     retyped = _types(types or [])
     subject = session.table(table)
     with progress(f"Repartitioning {subject.name}", quiet=session.quiet):
         report = subject.repartition(partitioning, columns, types=retyped, dry_run=not apply)
-    if session.json:
-        rows = [{"partition": key, "rows": count} for key, count in report.rows.items()]
-        print_json({"table": str(subject.name), "applied": apply, "before": len(report.before), "partitions": rows})
-        return
     done = "made" if apply else "would be made"
-    total = sum(report.rows.values())
     into = "a whole table" if None in report.rows else counted(len(report.rows), "partition")
     into += f", {partitioning}" if partitioning not in (None, "same") else ""
-    say(f"{subject.name}: {into}, of {total} rows {done}")
-    if not apply:
-        session.note(_DRY)
+    session.show(
+        {
+            "table": subject.name,
+            "applied": apply,
+            "before": len(report.before),
+            "partitions": [{"partition": key, "rows": count} for key, count in report.rows.items()],
+        },
+        f"{subject.name}: {into}, of {sum(report.rows.values())} rows {done}",
+        note=None if apply else _DRY,
+    )
 
 
 def _types(given: list[str]) -> dict[str, str]:
-    types = {name: text for name, equals, text in (one.rpartition("=") for one in given) if equals}
+    types = {name: text for name, equals, text in (each.rpartition("=") for each in given) if equals}
     if len(types) < len(given):
         raise InvalidInput(f"--type is NAME=TYPE, each column once, and not {given}. Nothing was changed.")
     return types
@@ -193,7 +184,7 @@ def _definition(
 ) -> "tuple[Partitioning | Same | None, str | Mapping[str, str] | None]":
     from dagster_versioned.tables.partitioning import Partitioning
 
-    def one(kind: str) -> Partitioning:
+    def windows(kind: str) -> Partitioning:
         if kind == "names":
             return Partitioning.names()
         return Partitioning.time_windows(kind, key_format=key_format, timezone=timezone)
@@ -201,28 +192,26 @@ def _definition(
     if dimension is None:
         if by == "same":
             return "same", None
-        return (None, None) if by == "none" else (one(by), column)
+        return (None, None) if by == "none" else (windows(by), column)
     names, kinds, columns = (text.split(",") for text in (dimension, by, column or ""))
     if not len(names) == len(kinds) == len(columns):
         raise InvalidInput(
             f"--dimension names {len(names)}, --by {len(kinds)} and --column {len(columns)}: give one of each for "
             "every dimension. Nothing was changed."
         )
-    kinds_by_name = {name: one(kind) for name, kind in zip(names, kinds, strict=True)}
+    kinds_by_name = {name: windows(kind) for name, kind in zip(names, kinds, strict=True)}
     return Partitioning.multi(kinds_by_name), dict(zip(names, columns, strict=True))
 
 
 def _show_drop(session: Session, table: str, report: "DropReport", what: str) -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    if session.json:
-        versions = [
-            {"version": v.metadata_sha, "log_version": v.log_version, "partition": v.partition} for v in report.versions
-        ]
-        applied = not report.dry_run
-        print_json({"table": table, "applied": applied, "versions": versions, "size_bytes": report.size_bytes})
-        return
     dropped = "would be dropped" if report.dry_run else "dropped"
-    say(f"{table}: {what} {dropped}; {human_size(report.size_bytes)} are kept until they are expired")
-    if report.dry_run:
-        session.note(_DRY)
+    session.show(
+        {
+            "table": table,
+            "applied": not report.dry_run,
+            "versions": [version_name(version) for version in report.versions],
+            "size_bytes": report.size_bytes,
+        },
+        f"{table}: {what} {dropped}; {human_size(report.size_bytes)} are kept until they are expired",
+        note=_DRY if report.dry_run else None,
+    )

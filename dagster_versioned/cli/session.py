@@ -1,11 +1,13 @@
 """The project that the options of every command open."""
 
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dagster_versioned.cli.terminal import plain
+from dagster_versioned.cli.documents import print_json
+from dagster_versioned.cli.terminal import Part, Table, plain, show
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -124,6 +126,22 @@ class Session:
     def table(self, name: str) -> "VersionedTable":
         """A table by its name, or by an asset key with its parts joined by ``/``."""
         return table_of(self.open(), name)
+
+    def show(
+        self, document: Mapping[str, Any], *parts: "Part | Iterator[Part] | None", note: str | None = None
+    ) -> None:
+        """Show what a command found or did: the document with --json, else its parts on stdout, the note on stderr."""
+        if self.json:
+            print_json(document)
+            return
+        for part in parts:
+            for each in part if isinstance(part, Iterator) else [part]:
+                if isinstance(each, Table) and each.none is not None and not each.rows:
+                    self.note(each.none)
+                elif each is not None:
+                    show(each)
+        if note is not None:
+            self.note(note)
 
     def note(self, text: str) -> None:
         """Say something on stderr that is not the result."""

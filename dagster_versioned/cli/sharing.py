@@ -1,11 +1,11 @@
 """The verbs that share histories of events: pulled, pushed, served, taken back. Heavy imports wait until one runs."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagster_versioned.cli.arguments import Table
+from dagster_versioned.cli.arguments import TableArgument
 from dagster_versioned.cli.chain_arguments import (
     BlockName,
     KeyFile,
@@ -23,8 +23,9 @@ from dagster_versioned.cli.chain_arguments import (
     remote_at,
 )
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields
+from dagster_versioned.cli.terminal import Fields, counted, human_size, progress, say
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def pull(
 @command("odf push cities s3://acme-shared/cities", "odf push cities acme/cities --key-file cities.key")
 def push(
     session: Session,
-    table: Table,
+    table: TableArgument,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A folder, s3://…, odf+https://…, or repository/name.")
     ],
@@ -122,7 +123,7 @@ def push(
 @command("odf ref cities", "odf ref cities accepted 12", "odf ref cities accepted --delete")
 def ref(
     session: Session,
-    table: Table,
+    table: TableArgument,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The reference; all if left out.")] = None,
     block: Annotated[
         str | None, typer.Argument(metavar="BLOCK", help="What it is to stand for: a number, a hash, a reference.")
@@ -130,7 +131,6 @@ def ref(
     delete: Annotated[bool, typer.Option("--delete", help="Take it away; the blocks stay.")] = False,
 ) -> None:
     """List the references beside a dataset's head, which name blocks of its chain; or set one, or take it away."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.sharing.references import drop_reference, references, set_reference
 
     opened = history(dataset_table(session, table))
@@ -140,11 +140,8 @@ def ref(
         set_reference(opened, name, find_block(opened, block)[0])
     elif name is not None:
         drop_reference(opened, name)
-    found = {one: str(block_name) for one, block_name in references(opened).items()}
-    if session.json:
-        print_json({"table": str(opened.name), "references": found})
-    else:
-        show_fields(found.items())
+    found = dict(references(opened))
+    session.show({"table": opened.name, "references": found}, Fields(found.items()))
 
 
 @command("odf repo", "odf repo acme s3://acme-shared", "odf repo acme --delete")
@@ -157,7 +154,6 @@ def repo(
     delete: Annotated[bool, typer.Option("--delete", help="Forget it; what is there stays.")] = False,
 ) -> None:
     """List the project's repositories, in which datasets are shared as repository/name; or name one, or forget it."""
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.sharing.repositories import drop_repository, repositories, set_repository
 
     # An environment has those of its project.
@@ -168,17 +164,14 @@ def repo(
         set_repository(project, name, address)
     elif name is not None:
         drop_repository(project, name)
-    found = {str(one): place for one, place in repositories(project).items()}
-    if session.json:
-        print_json({"repositories": found})
-    else:
-        show_fields(found.items())
+    found = {str(repository): place for repository, place in repositories(project).items()}
+    session.show({"repositories": found}, Fields(found.items()))
 
 
 @command("odf serve cities", "odf serve cities --port 9000")
 def serve(
     session: Session,
-    table: Table,
+    table: TableArgument,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     url: Annotated[
@@ -216,7 +209,7 @@ def serve(
 @command("odf reset cities 12 --into cities_before")
 def reset(
     session: Session,
-    table: Table,
+    table: TableArgument,
     block: BlockName,
     into: Annotated[
         str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
@@ -234,28 +227,13 @@ def reset(
 
 
 def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    document: dict[str, Any] = {
-        "dataset_id": str(done.dataset_id),
-        "head": str(done.head),
-        "before": None if done.before is None else str(done.before),
-        "blocks": done.blocks,
-        "files": done.files,
-        "bytes": done.bytes,
-        "ahead": done.ahead,
-        "signed": None if done.signed is None else str(done.signed),
-    }
-    if session.json:
-        print_json(document)
-        return
     if done.ahead:
-        say(f"{place}: {counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is")
+        what = f"{counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is"
     elif not done.blocks:
-        say(f"{place}: up to date")
+        what = "up to date"
     else:
-        say(f"{place}: {counted(done.blocks, 'block')}, {counted(done.files, 'file')}, {human_size(done.bytes)}")
-    say(f"head {done.head}, {_signed(done)}")
+        what = f"{counted(done.blocks, 'block')}, {counted(done.files, 'file')}, {human_size(done.bytes)}"
+    session.show(members(done), f"{place}: {what}", f"head {done.head}, {_signed(done)}")
 
 
 def _signed(done: "Transferred") -> str:

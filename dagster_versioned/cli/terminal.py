@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,35 +22,59 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
-    """Print rows under headings on stdout; ``None`` is an empty cell, columns named in ``right`` are aligned right."""
-    from rich.table import Table
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings: ``None`` is an empty cell, columns named in ``right`` are aligned right.
+
+    ``none`` is noted instead where there are no rows.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    right: Sequence[str] = ()
+    none: str | None = None
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names and values, one a line; a value that is ``None`` is left out."""
+
+    fields: Iterable[tuple[str, object]]
+
+
+Part: TypeAlias = "str | Table | Fields | Tree"
+
+
+def show(part: Part) -> None:
+    """Print a line, a table, fields, or a tree whose texts are escaped already, on stdout."""
+    match part:
+        case str():
+            say(part)
+        case Table():
+            _show_table(part)
+        case Fields(fields):
+            present = [(name, str(value)) for name, value in fields if value is not None]
+            width = max((len(name) for name, _ in present), default=0)
+            say(*(f"{name.ljust(width)}  {value}" for name, value in present))
+        case _:
+            _console(sys.stdout).print(part)
+
+
+def _show_table(table: Table) -> None:
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
-    aligned = set(right)
-    for column in columns:
-        table.add_column(Text(plain(column)), justify="right" if column in aligned else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
-    _console(sys.stdout).print(table)
-
-
-def show_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one a line, on stdout; a value that is ``None`` is left out."""
-    present = [(name, str(value)) for name, value in fields if value is not None]
-    width = max((len(name) for name, _ in present), default=0)
-    say(*(f"{name.ljust(width)}  {value}" for name, value in present))
+    grid = Grid(box=None, pad_edge=False, padding=(0, 1))
+    for column in table.columns:
+        grid.add_column(Text(plain(column)), justify="right" if column in table.right else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
+    _console(sys.stdout).print(grid)
 
 
 def say(*lines: str) -> None:
     """Print lines, escaped, on stdout."""
     sys.stdout.write("".join(f"{plain(line)}\n" for line in lines))
-
-
-def show_tree(tree: "Tree") -> None:
-    """Print a tree on stdout, whose texts are escaped already."""
-    _console(sys.stdout).print(tree)
 
 
 def human_size(size: int | None) -> str | None:
