@@ -86,9 +86,12 @@ class EventLog:
         return {check: (one.id, one.status) for check, one in found.items()}
 
 
-_failed: "WeakKeyDictionary[AssetGraph, dict[str, tuple[object, Hindrance]]]" = WeakKeyDictionary()
+_Executed = Mapping[dg.AssetCheckKey, tuple[int, object] | None]
+"""Of each check the id of the newest execution, and how it stands."""
+
+_failed: "WeakKeyDictionary[AssetGraph, dict[str, tuple[_Executed, Hindrance]]]" = WeakKeyDictionary()
 """By the SHA-256 of a draft, since another attempt has the same id: what keeps it from being published as long as no
-check of it is executed again."""
+check of it is executed again, with what was executed by then."""
 
 
 def publish_checked(
@@ -137,12 +140,17 @@ def publish_of(
     def look(draft: ParkedDraft) -> Hindrance | None:
         executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
         before, found = known.get(draft.sha256, (None, None))
-        if before != executed:
-            found = hindrance(log, graph, draft, project)
-            if found is not None and found.failed:
-                found = hindrance(log.again(), graph, draft, project)
+        if before is not None and not _may_be_judged_again(log, draft, before, executed):
+            assert found is not None
+            known[draft.sha256] = executed, found
+            return found
+        found = hindrance(log, graph, draft, project)
+        if found is not None and found.failed:
+            found = hindrance(log.again(), graph, draft, project)
         if found is not None and found.failed and log.run(draft.run.run_id) is not None:
             known[draft.sha256] = executed, found
+        else:
+            known.pop(draft.sha256, None)
         return found
 
     def report(made: Publication) -> None:
@@ -151,6 +159,25 @@ def publish_of(
         log = log.again()  # it may have taken long
 
     return publish_drafts(project, own, judge, by, report)
+
+
+def _may_be_judged_again(log: EventLog, draft: ParkedDraft, before: _Executed, now: _Executed) -> bool:
+    """Whether a check was executed since by a run that sees a draft: of other runs there may be very many."""
+    if before.keys() != now.keys():
+        return True
+    for check, newest in now.items():
+        then = before[check]
+        if newest == then:
+            continue
+        if newest is None or then is None or newest[0] <= then[0]:
+            return True
+        for record in log.executions(check, draft.run.run_id):
+            if record.id < then[0]:
+                break
+            run = log.run(record.run_id)
+            if (record.id, record.status) != then and run is not None and _sees(log.instance, run, draft):
+                return True
+    return False
 
 
 def _blocking(graph: AssetGraph, asset: dg.AssetKey) -> list[dg.AssetCheckKey]:

@@ -497,6 +497,10 @@ def test_what_has_failed_is_looked_at_again_only_where_a_check_was_executed_agai
     looks.clear()
     [(_, why)] = publish_checked(house.project, house.instance, repository).waiting
     assert (looks, why) == ([], f"the check good has failed in run {run.run_id[:8]}")
+    pipeline.given = rows(7)
+    other = pipeline.run()
+    assert len(publish_checked(house.project, house.instance, repository).waiting) == 2
+    assert {run_id for run_id, *_ in looks} == {other.run_id}
     pipeline.passes = True
     pipeline.run("checks", tags={PARKED_TAG: run.run_id})
     assert len(publish_checked(house.project, house.instance, repository).published) == 1

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -281,6 +281,17 @@ def read_drafts(data: ObjectStore, table: str | None = None) -> tuple[list[Parke
         except IntegrityError as error:
             wrong.append(error)
     return sorted(found, key=lambda draft: (draft.parked_at, draft.id)), wrong
+
+
+def drafts_by_id(data: ObjectStore, ids: Collection[str]) -> dict[str, ParkedDraft]:
+    """Those of these drafts that are there and can be read; no other document is."""
+    found: dict[str, ParkedDraft] = {}
+    for info in draft_keys(data) if ids else ():
+        named = info.key.rpartition(".json")[0][-32:]
+        if named in ids:
+            with suppress(ObjectNotFound, IntegrityError):
+                found[named] = ParkedDraft.from_bytes(data.get(info.key), info.key)
+    return found
 
 
 def find_draft(data: ObjectStore, prefix: str) -> ParkedDraft:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import InvalidInput, VersionedError
-from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_by_id, read_drafts, settle
 from dagster_versioned.tables.parked.write import Superseded, parked_write
 from dagster_versioned.tables.unpublished import is_committed
 from dagster_versioned.tables.write.commit import CommitDraft
@@ -144,7 +144,7 @@ def _publish(
 
 def _built_from(project: "Project", draft: ParkedDraft) -> Hindrance | None:
     """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
-    above = {one.id: one for one in read_drafts(project.data)[0] if one.id in draft.upon} if draft.upon else {}
+    above = drafts_by_id(project.data, draft.upon)
     # Before the log: a draft may have the name of a version that was current once.
     for name in draft.upon:
         if name not in above or above[name].standing == "superseded":
