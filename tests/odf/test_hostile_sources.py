@@ -196,7 +196,6 @@ def test_the_records_of_what_is_served_are_verified_as_those_of_a_folder_are(sou
         assert verify(served).ok
         add(source, events(19, 3), 12, 14)
         (finding,) = verify(served).datasets[0].findings
-        running.shutdown()
     assert "other offsets than its block says" in finding.problem
 
 

@@ -1,5 +1,7 @@
 """A server of datasets goes on serving others, whatever strangers hold open, and answers to its own names alone."""
 
+import json
+import secrets
 import socket
 import threading
 from collections.abc import Generator
@@ -11,25 +13,32 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from dagster_versioned.errors import StoreUnavailable
+from dagster_versioned.odf.blocks.events import SetInfo
 from dagster_versioned.odf.sharing import serve
-from dagster_versioned.odf.sharing.serve import Limits, server
+from dagster_versioned.odf.sharing.guests import ArchiveRoom, Limits
+from dagster_versioned.odf.sharing.serve import server
+from dagster_versioned.odf.sharing.smart import conversation
 from dagster_versioned.storage import LocalStore
+from support.odf_graph import Served
+
+TOO_MANY = "Too many blocks are being sent. Nothing was sent. Come again later."
 
 
 @contextmanager
 def serving(folder: Path, **limits: Any) -> Generator[int]:
-    """The port of a server of a folder that has a head."""
-    LocalStore(folder).put("refs/head", b"f1620")
+    """The port of a server of a folder, which is given a head if it has none."""
+    if not (folder / "refs/head").exists():
+        LocalStore(folder).put("refs/head", b"f1620")
     with server(LocalStore(folder), port=0, limits=Limits(**limits)) as made:
-        threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.server_address[1]
-        made.shutdown()
 
 
 def ask(port: int, host: str = "localhost") -> bytes:
     """The answer to who asks for the head."""
     with socket.create_connection(("127.0.0.1", port)) as one:
-        one.sendall(f"GET /refs/head HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        one.sendall(f"GET /refs/head HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         return rest(one)
 
 
@@ -70,15 +79,20 @@ def test_a_head_that_never_ends_is_cut_off(tmp_path: Path):
 def test_an_answer_that_is_not_read_is_cut_off(tmp_path: Path):
     LocalStore(tmp_path).put("data/x", bytes(2**25))
     with (
-        serving(tmp_path, head_seconds=60, bytes_a_second=-(2**19)) as port,  # over as soon as the answer begins
+        serving(tmp_path, head_seconds=0.5, bytes_a_second=2**40, of_a_peer=1) as port,
         socket.create_connection(("127.0.0.1", port)) as one,
     ):
-        before = set(threading.enumerate())
         one.sendall(b"GET /data/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert one.recv(5) == b"HTTP/"
-        while set(threading.enumerate()) - before:  # that of the connection
-            threading.Event().wait(0.05)
+        while not answered(port):  # there is room for another one when that one is cut off
+            pass
         assert len(rest(one)) < 2**25
+
+
+def answered(port: int) -> bool:
+    with suppress(ConnectionError):
+        return b"f1620" in ask(port)
+    return False
 
 
 @pytest.mark.parametrize("limit", ["connections", "of_a_peer"])
@@ -87,13 +101,71 @@ def test_so_many_connections_are_open_and_no_more(tmp_path: Path, limit: str):
         held = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
         assert rest(held[2]) == b""
         held[0].close()
-        answer = b""
-        while not answer:  # until the server has seen that one is closed
-            try:
-                answer = ask(port)
-            except ConnectionError:
-                continue
-        assert answer.endswith(b"f1620")
+        while not answered(port):  # until the server has seen that one is closed
+            pass
+
+
+def stalled(port: int, frames: int = 2) -> socket.socket:
+    """A conversation that has asked for all blocks, and reads none."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect(("127.0.0.1", port))
+    one.sendall(
+        b"GET /pull HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nx-odf-smtp-version: 1\r\n\r\n"
+    )
+    while not one.recv(2**16).endswith(b"\r\n\r\n"):
+        pass
+    one.sendall(b"\x81\x82\0\0\0\0{}" * frames)
+    return one
+
+
+@pytest.fixture
+def large(source: Served) -> Path:
+    """The folder of a dataset whose archive is larger than what sockets hold."""
+    for _ in range(6):
+        source.append(SetInfo(secrets.token_hex(2**18), ()))
+    return source.folder
+
+
+def test_archives_of_one_address_take_so_much_memory_and_no_more(large: Path):
+    def blocks(port: int, address: str) -> Any:
+        headers = {"x-odf-smtp-version": "1"}
+        url = f"ws://127.0.0.1:{port}/pull"
+        with connect(url, additional_headers=headers, max_size=None, source_address=(address, 0)) as client:
+            for _ in range(2):
+                client.send("{}")
+                answer = client.recv()
+            return json.loads(answer)
+
+    with serving(large, archive_bytes_of_a_peer=1, silent_seconds=0) as port, stalled(port):
+        while (refused := blocks(port, "127.0.0.1")) != TOO_MANY:
+            assert refused["blocks"]["num_blocks"] == 11  # the other one has not come to that yet
+        assert blocks(port, "127.0.0.2")["blocks"]["num_blocks"] == 11
+
+
+def test_archives_have_so_much_memory_in_all():
+    room = ArchiveRoom(Limits(archive_bytes=2, archive_bytes_of_a_peer=2, silent_seconds=0))
+    with room.held("a", 1), room.held("b", 1):
+        with pytest.raises(StoreUnavailable, match="Come again later"), room.held("c", 1):
+            pass
+        with pytest.raises(StoreUnavailable), room.held("a", 1):
+            pass
+    with room.held("c", 3):  # of an archive that is larger than all room there is one
+        pass
+
+
+def test_an_archive_that_is_not_read_is_cut_off(large: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(conversation, "SILENCE_SECONDS", 0.5)
+    with serving(large, of_a_peer=1) as port, stalled(port):
+        while not answered(port):
+            pass
+
+
+def test_who_sends_messages_that_nobody_has_asked_for_is_cut_off(tmp_path: Path):
+    with serving(tmp_path) as port, stalled(port, frames=10_000) as one:
+        assert rest(one) == b""
+        assert answered(port)
 
 
 def test_a_silent_conversation_gives_way_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import ssl
 import tarfile
 import threading
 import time
@@ -47,7 +46,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.serve import CONVERSATIONS, server
-from dagster_versioned.odf.sharing.smart import archive, channel, client
+from dagster_versioned.odf.sharing.smart import archive, channel, client, conversation
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.messages import (
     Batch,
@@ -234,7 +233,7 @@ def test_a_client_that_sends_what_is_no_message_is_answered_so_and_hung_up_on(
 
 
 def test_a_client_that_sends_too_much_at_once_is_hung_up_on(source: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dagster_versioned.odf.sharing.serve._QUESTION_BYTES", 10_000)
+    monkeypatch.setattr(conversation, "QUESTION_BYTES", 10_000)
     with serving(LocalStore(source.folder)) as running:
         url = f"{running.url.replace('http', 'ws')}/pull"
         with connect(url, additional_headers={"x-odf-smtp-version": "1"}) as client:
@@ -548,8 +547,8 @@ def test_a_token_goes_to_no_other_server_that_this_one_leads_to(source: Served, 
 
 
 @pytest.fixture
-def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """A server's side of TLS for ``localhost``, whose certificate is believed."""
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of a certificate for ``localhost``, which is believed, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -563,21 +562,18 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLConte
     pem = key.private_bytes(serialization.Encoding.PEM, *form) + made.public_bytes(serialization.Encoding.PEM)
     (tmp_path / "pem").write_bytes(pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "pem")
-    return context
+    return str(tmp_path / "pem")
 
 
 def test_over_tls_and_never_from_there_to_a_place_without_it(
-    source: Served, copy: VersionedTable, certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    source: Served, copy: VersionedTable, certificate: str, monkeypatch: pytest.MonkeyPatch
 ):
-    for url, refusal in (("https://localhost:{}", None), (None, "leads from https to")):
-        with server(LocalStore(source.folder), port=0) as running:
-            port = running.server_address[1]
-            handler: Any = running.RequestHandlerClass  # which has the URL, known once there is a port
-            handler.url = None if url is None else url.format(port)
-            running.socket = certificate.wrap_socket(running.socket, server_side=True)
-            threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    for scheme, refusal in (("https", None), ("http", "leads from https to")):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with server(LocalStore(source.folder), port=port, url=f"{scheme}://localhost:{port}") as running:
+            running.config.ssl_certfile, running.config.ssl_keyfile = certificate, certificate
+            threading.Thread(target=running.serve_forever, daemon=True).start()
             address = f"odf+https://localhost:{port}"
             if refusal is None:
                 assert pull(dataset(address), copy).blocks == 5
@@ -589,7 +585,6 @@ def test_over_tls_and_never_from_there_to_a_place_without_it(
                 add_readings(source, 12)
                 with pytest.raises(StorageError, match=refusal):
                     pull(dataset(address), copy)
-            running.shutdown()
 
 
 def test_through_the_proxy_of_the_environment(source: Served, copy: VersionedTable, monkeypatch: pytest.MonkeyPatch):

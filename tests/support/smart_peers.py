@@ -6,6 +6,7 @@ but its decoder of blocks. Its sockets are those of `websockets`' own threads.
 
 import io
 import json
+import re
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,23 +42,18 @@ class Running:
 
     def asked(self, verb: str, folder: str = "") -> list[str]:
         """The paths below a folder that were asked for, by a verb of HTTP."""
-        return [line.split()[1] for line in self.log if line.startswith(f'"{verb} /{folder}')]
+        found = [re.search(rf'"{verb} (/{folder}\S*) ', line) for line in self.log]
+        return [one[1] for one in found if one is not None]
 
 
 @contextmanager
 def serving(store: ObjectStore, **options: Any) -> Iterator[Running]:
     """This package's server of a dataset's folder, on a free port."""
-    with server(store, port=0, **options) as running:
-        found = Running(f"http://127.0.0.1:{running.server_address[1]}")
-        noted = {"log_message": lambda _, line, *parts: found.log.append(line % parts)}
-        handler: Any = type("Noted", (running.RequestHandlerClass,), noted)
-        running.RequestHandlerClass = handler
-        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        try:
-            with found.connections:
-                yield found
-        finally:
-            running.shutdown()
+    found = Running("")
+    with server(store, port=0, log=found.log.append, **options) as running, found.connections:
+        found.url = f"http://127.0.0.1:{running.server_address[1]}"
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield found
 
 
 @dataclass

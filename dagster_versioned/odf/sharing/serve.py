@@ -1,109 +1,100 @@
 """A dataset over HTTP: by name, as any server of static files would have it, and by the smart transfer protocol."""
 
+import asyncio
 import math
 import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
 from ipaddress import ip_address
-from threading import BoundedSemaphore, Lock
-from typing import Any
 from urllib.parse import urlsplit
+
+import orjson
 
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError
 from dagster_versioned.extras import requiring
+from dagster_versioned.odf.sharing.guests import ArchiveRoom, Door, Limits, Peer
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, REFERENCES, SIGNED, RemoteDataset
-from dagster_versioned.odf.sharing.smart.channel import Channel, Closed
-from dagster_versioned.odf.sharing.smart.messages import MAX_MESSAGE_BYTES, VERSION, VERSION_HEADER
+from dagster_versioned.odf.sharing.smart.channel import Closed
+from dagster_versioned.odf.sharing.smart.conversation import Conversation, TextProtocol, in_thread, waited_for
+from dagster_versioned.odf.sharing.smart.messages import VERSION, VERSION_HEADER
 from dagster_versioned.odf.sharing.smart.pull_server import answer_pull
 from dagster_versioned.odf.sharing.smart.push_server import Pushes, Receiver, answer_push
-from dagster_versioned.storage.http import CHUNK_BYTES
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.parts import SLICES
 
+with requiring("serve", "A server of datasets"):
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route, WebSocketRoute
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.websockets import WebSocket, WebSocketDisconnect
+
 _SERVED = re.compile(
     rf"{REFERENCES}[a-z0-9-]{{1,63}}(?:{re.escape(SIGNED)})?|(?:{BLOCKS}|{SLICES}|{CHECKPOINTS})[A-Za-z0-9]{{1,200}}"
 )
-_UPLOAD = re.compile(rf"/push/([A-Za-z0-9_-]{{1,100}})/((?:{SLICES}|{CHECKPOINTS})[A-Za-z0-9]{{1,200}})")
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_SENT_BYTES = 512 * 1024
-_SILENCE_SECONDS = 60.0
-"""How long a client may be silent within a request, and within a message."""
+_SENT_BYTES, _READ_BYTES = 512 * 1024, 64 * 1024
+"""The pieces of a file of a bucket, and of a folder."""
+_REASON_BYTES = 123
+"""What a WebSocket's close has room for."""
+_BYTES = "application/octet-stream"
+_FULL = "Too many clients converse with this server. Come again later."
 CONVERSATIONS = {"/pull": 64, "/push": 8}
-"""How many clients may converse at once: each has the blocks that it sends, or is sent, in the server's memory."""
-_QUESTION_BYTES = 1024**2
-"""What who pulls may say at once: it names a block, or some files."""
+"""How many clients may converse at once: each has a thread, and the blocks that it is sent in the server's memory."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What strangers may take of a server.
+class DatasetServer:
+    """A server that listens already, and answers once it runs: ``serve_forever()``, ``shutdown()``."""
 
-    ``connections`` are in all, ``of_a_peer`` from one address (all, where a proxy stands before it). A request's head
-    has ``head_seconds`` to arrive, its body or answer a second more for each ``bytes_a_second``. A conversation that
-    was silent for ``silent_seconds`` gives way where there is no room for another one.
-    """
+    def __init__(self, door: Door, app: Starlette) -> None:
+        self._door = door
+        self.config = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http="h11",
+            ws=TextProtocol,
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(self.config)
 
-    connections: int = 256
-    of_a_peer: int = 160
-    head_seconds: float = 20.0
-    bytes_a_second: int = 16 * 1024
-    silent_seconds: float = 30.0
+    @property
+    def server_address(self) -> Peer:
+        return self._door.getsockname()[:2]
 
+    def serve_forever(self) -> None:
+        """Answer until `shutdown`, or until a signal comes, which is raised once connections are closed."""
+        self._server.run(sockets=[self._door])
 
-class DatasetServer(ThreadingHTTPServer):
-    """One whose connections are counted, and each is over in a time."""
+    def shutdown(self) -> None:
+        """Have it end, soon; from any thread."""
+        self._server.should_exit = True
 
-    daemon_threads = True
-    request_queue_size = 128
+    def __enter__(self) -> "DatasetServer":
+        return self
 
-    def __init__(self, at: tuple[str, int], handler: type[BaseHTTPRequestHandler], limits: Limits) -> None:
-        self.limits = limits
-        self._until: dict[socket.socket, tuple[str, float]] = {}  # by connection: its peer, and when it is cut off
-        self._lock = Lock()
-        super().__init__(at, handler)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connected, peer = super().get_request()
-        until = time.monotonic() + self.limits.head_seconds
-        with self._lock:
-            self._until[connected] = str(peer[0]), until
-        return connected, peer
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._lock:
-            from_it = sum(peer == str(client_address[0]) for peer, _ in self._until.values())
-            return len(self._until) <= self.limits.connections and from_it <= self.limits.of_a_peer
-
-    def give(self, connected: socket.socket, seconds: float) -> None:
-        """Let a connection last so much longer than its head may, from now."""
-        with self._lock:
-            if connected in self._until:
-                until = time.monotonic() + self.limits.head_seconds + seconds
-                self._until[connected] = self._until[connected][0], until
-
-    def service_actions(self) -> None:
-        """Cut off what has lasted too long; called twice a second."""
-        with self._lock:
-            for connected, (_, until) in self._until.items():
-                if until < time.monotonic():
-                    with suppress(OSError):
-                        connected.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._until.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that went away, or was cut off, is no error
-            super().handle_error(request, client_address)
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        if not self._server.started:
+            self._door.close()  # else the server does, in its own thread
 
 
 def server(
@@ -114,6 +105,7 @@ def server(
     url: str | None = None,
     receiver: Receiver | None = None,
     limits: Limits | None = None,
+    log: Callable[[str], object] = lambda line: sys.stderr.write(f"{line}\n"),
 ) -> DatasetServer:
     """A server of a dataset's folder, not started yet: ``serve_forever()``, ``shutdown()``.
 
@@ -121,218 +113,231 @@ def server(
     ``url`` is where clients of the smart protocol find it, where that is not the host that they asked; ``receiver``
     takes what they push. A request for a host that is no address, nor this machine by its name, ``host`` or that of
     ``url``, is refused: a page in a browser may have made a name of its own lead here. Raises `InvalidInput` for an
-    address at which nothing can listen, and `MissingExtra`.
+    address at which nothing can listen.
     """
-    with requiring("odf", "A server of datasets"):
-        import_module("websockets.server")  # it is missing here rather than at the first request
-    room = {path: BoundedSemaphore(most) for path, most in CONVERSATIONS.items()}
     limits = limits or Limits()
     if url is not None:
-        limits = replace(limits, of_a_peer=limits.connections)
-    names = {"localhost", host.lower(), socket.gethostname().lower(), urlsplit(url or "").hostname or "localhost"}
-    members = {
-        "store": store,
-        "url": url,
-        "receiver": receiver,
-        "pushes": Pushes(),
-        "room": room,
-        "names": names,
-        "channels": {path: dict[Channel, str]() for path in room},
-    }
-    handler = type("DatasetRequest", (_Request,), members)
+        limits = replace(limits, of_a_peer=limits.connections, archive_bytes_of_a_peer=limits.archive_bytes)
     try:
-        return DatasetServer((host, port), handler, limits)
+        door = Door.at(host, port, limits)
     except OSError as error:
         raise InvalidInput(
             f"Nothing can listen at {host}:{port} ({error.strerror or error}). Nothing is served. Give another address "
             "or port."
         ) from None
+    names = {"localhost", host.lower(), socket.gethostname().lower(), urlsplit(url or "").hostname or "localhost"}
+    served = _Served(store, door, url, receiver, ArchiveRoom(limits))
+    app = Starlette(
+        routes=[
+            *(WebSocketRoute(path, served.converse) for path in served.room),
+            *(Route(path, _ask_for_upgrade) for path in served.room),
+            Route("/push/{secret}/{key:path}", served.take, methods=["PUT"]),
+            Route("/{key:path}", served.file),
+        ],
+        middleware=[Middleware(_Entrance, door=door, names=names, log=log)],
+    )
+    return DatasetServer(door, app)
 
 
-class _Request(BaseHTTPRequestHandler):
-    store: ObjectStore  # set on a subclass per server
+@dataclass(frozen=True)
+class _Entrance:
+    """Each request is noted, has its time, and is for this server."""
+
+    app: ASGIApp
+    door: Door
+    names: set[str]
+    log: Callable[[str], object]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted(message: Message) -> None:
+            if "status" in message or message["type"] == "websocket.accept":
+                self._note(scope, message.get("status", 101))
+            await send(message)
+
+        self.door.give(scope["client"], 0)
+        named = _HOST.fullmatch(HTTPConnection(scope).headers.get("host", "localhost"))
+        if named is not None and (named[1].lower() in self.names or _is_address(named[1])):
+            await self.app(scope, receive, noted)
+            return
+        refusal = _refusal(421, "It is not called so. Ask for it by its address, or start it with --url.")
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, noted).send_denial_response(refusal)
+        else:
+            await refusal(scope, receive, noted)
+
+    def _note(self, scope: Scope, status: int) -> None:
+        # Who knows where a file is to be sent may send it.
+        path = re.sub(r"/push/[^/ ]+", "/push/…", scope["raw_path"].decode(errors="replace"))
+        line = f'"{scope.get("method", "GET")} {path} HTTP/{scope["http_version"]}" {status}'
+        self.log(f"{scope['client'][0]} - - [{datetime.now():%d/%b/%Y %H:%M:%S}] {line}")
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A dataset's folder, and who converses about it."""
+
+    store: ObjectStore
+    door: Door
     url: str | None
     receiver: Receiver | None
-    pushes: Pushes
-    room: Mapping[str, BoundedSemaphore]
-    names: Set[str]
-    channels: Mapping[str, dict[Channel, str]]  # with the address of each one
-    server: DatasetServer  # pyright: ignore[reportIncompatibleVariableOverride] - the base class knows less of it
-    timeout = _SILENCE_SECONDS
+    archives: ArchiveRoom
+    pushes: Pushes = field(default_factory=Pushes)
+    room: dict[str, asyncio.Semaphore] = field(
+        default_factory=lambda: {path: asyncio.Semaphore(most) for path, most in CONVERSATIONS.items()}
+    )
+    under_way: dict[Peer, tuple[str, Conversation]] = field(default_factory=dict[Peer, tuple[str, Conversation]])
+    """The conversations, with their paths, by connection."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
-        # Who knows where a file is to be sent may send it.
-        super().log_message("%s", re.sub(r"/push/[^/ ]+", "/push/…", format % args))
-
-    def parse_request(self) -> bool:
-        """Take a head that has arrived, unless it is for another host."""
-        if not super().parse_request():
-            return False
-        named = _HOST.fullmatch(self.headers.get("Host", "localhost"))
-        if named is None or not (named[1].lower() in self.names or _is_address(named[1])):
-            self.send_error(421, explain="It is not called so. Ask for it by its address, or start it with --url.")
-            return False
-        self.server.give(self.connection, 0)
-        return True
-
-    def do_GET(self) -> None:
-        if self.path in ("/pull", "/push"):
-            self._admit()
-        else:
-            self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
-        key = self.path.lstrip("/")
+    async def file(self, request: Request) -> Response:
+        """Send what is called so, of which so little is in memory that many may wait for slow clients."""
+        key, peer = request.path_params["key"], _peer(request)
         if not _SERVED.fullmatch(key):
-            self.send_error(404)
-            return
+            return _refusal(404, "Nothing is called so.")
         try:
-            info = self.store.head(key)
+            size = (await run_in_threadpool(self.store.head, key)).size
         except ObjectNotFound:
-            self.send_error(404)
-            return
+            return _refusal(404, "Nothing is called so.")
         except VersionedError:
-            self.send_error(503)
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "application/octet-stream")
-        self.send_header("Content-Length", str(info.size))
+            return _refusal(503, "It cannot be read now.")
         # A head changes, all else is named by its hash.
         lasts = "no-cache" if key.startswith(REFERENCES) else "public, max-age=31536000, immutable"
-        self.send_header("Cache-Control", lasts)
-        self.end_headers()
-        if with_body:
-            self._heard()
-            self.server.give(self.connection, info.size / self.server.limits.bytes_a_second)
-            self._send(key, info.size)
-            self._heard()
+        headers = {"Content-Length": str(size), "Cache-Control": lasts}
+        if request.method == "HEAD":
+            return Response(headers=headers, media_type=_BYTES)
+        self._hear(peer)
+        self.door.give(peer, size / self.door.limits.bytes_a_second)
+        heard = BackgroundTask(self._hear, peer)
+        return StreamingResponse(self._pieces(key, size), headers=headers, media_type=_BYTES, background=heard)
 
-    def _send(self, key: str, size: int) -> None:
-        """A file, of which so little is in memory that many may wait for slow clients."""
+    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
         if (path := self.store.local_path(key)) is not None:
             with path.open("rb") as file:
-                self.connection.sendfile(file)
+                while data := file.read(_READ_BYTES):
+                    yield data
             return
         for start in range(0, size, _SENT_BYTES):
-            self.wfile.write(self.store.get_range(key, start, _SENT_BYTES))
+            yield self.store.get_range(key, start, _SENT_BYTES)
 
-    def _heard(self) -> None:
+    def _hear(self, peer: Peer) -> None:
         """A client that fetches files is not silent in its conversation."""
-        for channel, peer in [one for channels in self.channels.values() for one in list(channels.items())]:
-            if peer == self.client_address[0]:
-                channel.heard = time.monotonic()
+        for _, conversation in list(self.under_way.values()):
+            if conversation.host == peer[0]:
+                conversation.heard = time.monotonic()
 
-    def do_PUT(self) -> None:
+    async def take(self, request: Request) -> Response:
         """Take a file of a push that is under way, at the URL that was made for it."""
-        self.close_connection = True
-        found = _UPLOAD.fullmatch(self.path)
-        push = self.pushes.get(found[1]) if found is not None else None
-        file = push.files.get(found[2]) if push is not None and found is not None else None
+        push = self.pushes.get(request.path_params["secret"])
+        file = push.files.get(request.path_params["key"]) if push is not None else None
         if push is None or file is None:
-            self.send_error(404)
-            return
-        if self.headers.get("Content-Length") != str(file.size) or "Transfer-Encoding" in self.headers:
-            self.send_error(400, explain=f"The file has {file.size} bytes, and so is to have what is sent.")
-            return
-        self.server.give(self.connection, file.size / self.server.limits.bytes_a_second)
+            return _refusal(404, "Nothing is taken here.")
+        if request.headers.get("Content-Length") != str(file.size) or "Transfer-Encoding" in request.headers:
+            return _refusal(400, f"The file has {file.size} bytes, and so is to have what is sent.")
+        self.door.give(_peer(request), file.size / self.door.limits.bytes_a_second)
+        loop, arriving = asyncio.get_running_loop(), request.stream()
+
+        async def next_piece() -> bytes:
+            async for data in arriving:
+                if data:
+                    return data
+            return b""
+
         try:
-            push.receive(file, self._body(file.size))
+            body = iter(lambda: waited_for(next_piece(), loop), b"")
+            await in_thread(partial(push.receive, file, body))
         except VersionedError:
-            self.send_error(422, explain="It is not what its hash says. Nothing of it was kept.")
-        except OSError:
-            self.send_error(408)
-        else:
-            self.send_response(201)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            return _refusal(422, "It is not what its hash says. Nothing of it was kept.")
+        return Response(status_code=201)
 
-    def _body(self, size: int) -> Iterator[bytes]:
-        while size > 0 and (data := self.rfile.read(min(size, CHUNK_BYTES))):
-            size -= len(data)
-            yield data
-
-    def _admit(self) -> None:
-        """Converse with a client that there is room for."""
-        self.close_connection = True
-        room = self.room[self.path]
-        is_free = room.acquire(blocking=False) or (self._make_room() and room.acquire(timeout=5))
+    async def converse(self, opened: WebSocket) -> None:
+        """Go over to the smart protocol, if there is room and the client may, and knows the same version of it."""
+        path, peer = opened.url.path, _peer(opened)
+        receiver = self.receiver if path == "/push" else None
+        refusal = self._refuse(opened, path) or await self._make_room(path)
+        if refusal is not None:
+            await opened.send_denial_response(refusal)
+            return
+        conversation = Conversation(opened, peer[0], self.archives)
+        self.under_way[peer] = path, conversation
         try:
-            self._converse(is_free=is_free)
+            await opened.accept()
+            self.door.give(peer, math.inf)  # its messages have times of their own
+            base = (self.url or f"http://{opened.headers['Host']}").rstrip("/")
+            sentence = await in_thread(partial(self._talk, conversation, receiver, base))
+            with suppress(WebSocketDisconnect):
+                await _hang_up(opened, sentence)
         finally:
-            if is_free:
-                room.release()
+            del self.under_way[peer]
+            self.room[path].release()
 
-    def _make_room(self) -> bool:
-        """Hang up on the conversation that has been silent for longest, if that is too long."""
-        channels = sorted(self.channels[self.path], key=lambda channel: channel.heard)
-        if not channels or time.monotonic() - channels[0].heard < self.server.limits.silent_seconds:
-            return False
-        channels[0].hang_up()
-        return True
-
-    def _converse(self, *, is_free: bool) -> None:
-        """Go over to the smart protocol, if the client knows the same version of it."""
-        from websockets.datastructures import Headers
-        from websockets.http11 import Request
-        from websockets.server import ServerProtocol
-
+    def _refuse(self, opened: WebSocket, path: str) -> Response | None:
+        if path == "/push" and self.receiver is None:
+            return _refusal(403, "Nothing is pushed to this server.")
+        if (
+            path == "/push"
+            and self.receiver is not None
+            and not self.receiver.admits(opened.headers.get("Authorization"))
+        ):
+            return _refusal(401, "The token is missing or wrong.", **{"WWW-Authenticate": "Bearer"})
         # A page in a browser names where it is from: none of them is to reach a server in its reader's network.
-        handshake = ServerProtocol(origins=[None])
-        receiver = self.receiver if self.path == "/push" else None
-        if self.path == "/push" and receiver is None:
-            response = handshake.reject(403, "Nothing is pushed to this server.\n")
-        elif receiver is not None and not receiver.admits(self.headers.get("Authorization")):
-            response = handshake.reject(401, "The token is missing or wrong.\n")
-            response.headers["WWW-Authenticate"] = "Bearer"
-        elif not is_free:
-            response = handshake.reject(503, "Too many clients converse with this server. Come again later.\n")
-        elif self.headers.get(VERSION_HEADER) == VERSION:
-            response = handshake.accept(Request(self.path, Headers(self.headers.items())))
-        else:
-            response = handshake.reject(400, f"Incompatible client version: {VERSION_HEADER} is to be {VERSION}.\n")
-        handshake.send_response(response)
-        for data in handshake.data_to_send():
-            self.wfile.write(data)
-        self.log_request(response.status_code)
-        if response.status_code == 101:
-            self._transfer(receiver)
+        if "Origin" in opened.headers:
+            return _refusal(403, "No page of a browser converses with this server.")
+        if opened.headers.get(VERSION_HEADER) != VERSION:
+            return _refusal(400, f"Incompatible client version: {VERSION_HEADER} is to be {VERSION}.")
+        return None
 
-    def _transfer(self, receiver: Receiver | None) -> None:
-        """The conversation, from its first message to its end."""
-        from websockets.protocol import Protocol, Side
+    async def _make_room(self, path: str) -> Response | None:
+        """Hang up on the conversation that has been silent for longest, if that is too long and there is no room."""
+        room = self.room[path]
+        if room.locked():
+            silent = sorted((one.heard, peer) for peer, (at, one) in self.under_way.items() if at == path)
+            if not silent or time.monotonic() - silent[0][0] < self.door.limits.silent_seconds:
+                return _refusal(503, _FULL)
+            self.door.cut_off(silent[0][1])
+        try:
+            await asyncio.wait_for(room.acquire(), 5)
+        except TimeoutError:
+            return _refusal(503, _FULL)
+        return None
 
-        protocol = Protocol(Side.SERVER, max_size=_QUESTION_BYTES if receiver is None else MAX_MESSAGE_BYTES)
-        channel = Channel(self.connection, protocol, "The client", _SILENCE_SECONDS)
-        self.server.give(self.connection, math.inf)  # its messages have times of their own
-        self.channels[self.path][channel] = self.client_address[0]
-        sentence = None
+    def _talk(self, conversation: Conversation, receiver: Receiver | None, base: str) -> str | None:
+        """Converse from the first message to the last; what the client is told of what went wrong."""
         try:
             if receiver is not None:
-                answer_push(channel, receiver, self._base(), self.pushes)
+                answer_push(conversation, receiver, base, self.pushes)
             else:
-                answer_pull(channel, RemoteDataset(self.store), self._base())
+                answer_pull(conversation, RemoteDataset(self.store), base)
         except Closed:
             pass
         except TimeoutError:
-            sentence = "Nothing was sent for too long. Connect again: what was copied is kept."
+            return "Nothing was sent for too long. Connect again: what was copied is kept."
         except VersionedError as error:
-            sentence = str(error).replace(self.store.uri, "the dataset")
-        finally:
-            del self.channels[self.path][channel]
-            channel.close(sentence)
+            return str(error).replace(self.store.uri, "the dataset")
+        return None
 
-    def _base(self) -> str:
-        """Where files are found: where the client found this server, unless it stands behind another one."""
-        if self.url is not None:
-            return self.url.rstrip("/")
-        host = self.headers.get("Host", "")
-        if not _HOST.fullmatch(host):
-            name, port, *_ = self.connection.getsockname()
-            host = f"{name}:{port}"
-        return f"http://{host}"
+
+async def _hang_up(opened: WebSocket, sentence: str | None) -> None:
+    """End a conversation, in order, or because of what the sentence says; all of it is sent as a text before.
+
+    As a string, which no message of the protocol is: kamu takes any object, also a refusal, for a push's good end.
+    """
+    if sentence is None:
+        await opened.close()
+        return
+    await opened.send_text(orjson.dumps(sentence).decode())
+    await opened.close(1011, sentence.encode()[:_REASON_BYTES].decode(errors="ignore"))
+
+
+async def _ask_for_upgrade(request: Request) -> Response:
+    return _refusal(426, "Here is a WebSocket.", Upgrade="websocket")
+
+
+def _refusal(status: int, sentence: str, **headers: str) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status, {"Connection": "close", **headers})
+
+
+def _peer(connection: HTTPConnection) -> Peer:
+    assert connection.client is not None  # a socket of TCP
+    return connection.client.host, connection.client.port
 
 
 def _is_address(host: str) -> bool:

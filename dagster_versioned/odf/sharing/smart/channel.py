@@ -1,13 +1,10 @@
-"""A WebSocket of texts, at either end: each text whole, of a bounded size, and within a time."""
+"""The client's end of a WebSocket of texts: each text whole, of a bounded size, and within a time."""
 
 import select
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
-
-import orjson
 
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, StorageError, StoreUnavailable
 from dagster_versioned.extras import requiring
@@ -19,9 +16,7 @@ if TYPE_CHECKING:
     from websockets.protocol import Event, Protocol
 
 _READ_BYTES = 256 * 1024
-_REASON_BYTES = 123
-"""What a WebSocket's close has room for."""
-_NORMAL, _FAILED = 1000, 1011
+_NORMAL = 1000
 
 
 class Closed(Exception):
@@ -43,13 +38,6 @@ class Channel:
         self._text: list[bytes] = []
         self._whole: list[str] = []
         self._end: Closed | None = None
-        self.heard = time.monotonic()
-        """When a text arrived last, or a file was asked for beside it; no ping counts."""
-
-    def hang_up(self) -> None:
-        """Break the connection off, from another thread: whoever waits for a text has `Closed`."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, text: str) -> None:
         """Raises `Closed`, and `InvalidInput` for what the other end would not read."""
@@ -70,18 +58,12 @@ class Channel:
             self._read(until)
         return self._whole.pop(0)
 
-    def close(self, sentence: str | None = None) -> None:
-        """End it, in order, or because of what the sentence says; all of it is sent as a text before.
-
-        As a string, which no message of the protocol is: kamu takes any object, also a refusal, for a push's good end.
-        """
+    def close(self) -> None:
+        """End it, in order."""
         from websockets.exceptions import InvalidState
 
-        reason = "" if sentence is None else sentence.encode()[:_REASON_BYTES].decode(errors="ignore")
         try:
-            if sentence is not None:
-                self._protocol.send_text(orjson.dumps(sentence))
-            self._protocol.send_close(_NORMAL if sentence is None else _FAILED, reason)
+            self._protocol.send_close(_NORMAL)
             self._flush()
             # What the other end still sends is read, or its own system takes from it what it has not read yet.
             until = time.monotonic() + 2
@@ -123,7 +105,6 @@ class Channel:
                 raise IntegrityError(f"{self.origin} sent bytes, and the smart transfer protocol has texts.")
             if event.fin:
                 self._whole.append(self._joined())
-                self.heard = time.monotonic()
 
     def _joined(self) -> str:
         try:

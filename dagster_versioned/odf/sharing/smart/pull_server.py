@@ -1,12 +1,13 @@
 """A dataset for who pulls it by the smart transfer protocol: what is new in one archive, and where the files are."""
 
-from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
+from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
 from dagster_versioned.odf.sharing.smart.archive import pack
-from dagster_versioned.odf.sharing.smart.channel import Channel
+from dagster_versioned.odf.sharing.smart.conversation import Conversation
 from dagster_versioned.odf.sharing.smart.messages import (
+    MAX_MESSAGE_BYTES,
     Empty,
     PullAccepted,
     PulledBlocks,
@@ -24,12 +25,15 @@ from dagster_versioned.odf.sharing.smart.messages import (
 
 IDLE_SECONDS = 3600.0
 """How long who pulls may take for the files of one answer."""
+_LETTERS = 4
+"""What a byte of an archive has in its message at most."""
 
 
-def answer_pull(channel: Channel, dataset: RemoteDataset, base: str) -> None:
+def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> None:
     """Hand a dataset over, whose files are below the URL ``base``; until the client hangs up.
 
-    Raises `Closed`, `TimeoutError`, and `IntegrityError` for messages that are none.
+    Raises `Closed`, `TimeoutError`, `IntegrityError` for messages that are none, `InvalidInput` for more blocks than
+    one message holds, and `StoreUnavailable` where too many are being sent.
     """
     request = decode(channel.receive(), PullRequest, channel.origin)
     try:
@@ -50,14 +54,12 @@ def answer_pull(channel: Channel, dataset: RemoteDataset, base: str) -> None:
     plan = plan_of((link.block, link.size) for link in links)
     channel.send(accepted(PullAccepted(transfer_plan=plan)))
     decode(channel.receive(), Empty, channel.origin)
-    try:
+    with channel.archive_room(min(_LETTERS * plan.bytes_in_raw_blocks, MAX_MESSAGE_BYTES)):
         batch = pack((link.name, dataset.block(link.name)[0]) for link in reversed(links))
-    except InvalidInput as error:
-        channel.close(str(error))
-        return
-    channel.send(PulledBlocks(blocks=batch).encode())
+        channel.send(PulledBlocks(blocks=batch).encode())
+        del batch
     known = {file.key for file in files}
-    del links, files, batch  # the conversation may be long, and there are many
+    del links, files  # the conversation may be long, and there are many
     while True:
         asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
         for file in asked:

@@ -17,7 +17,7 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.chains import difference, steps_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.sharing.smart.archive import unpack
-from dagster_versioned.odf.sharing.smart.channel import Channel
+from dagster_versioned.odf.sharing.smart.conversation import Conversation
 from dagster_versioned.odf.sharing.smart.messages import (
     Empty,
     Progress,
@@ -116,7 +116,7 @@ class Pushes:
                 del self._by_secret[secret]
 
 
-def answer_push(channel: Channel, receiver: Receiver, base: str, pushes: Pushes) -> None:
+def answer_push(channel: Conversation, receiver: Receiver, base: str, pushes: Pushes) -> None:
     """Take what a client pushes, whose files it sends to below the URL ``base``; the head moves last, or not at all.
 
     Raises `Closed`, `TimeoutError`, and what `pull` raises of what arrives: the table is then as it was.
@@ -158,7 +158,7 @@ def _check_room(receiver: Receiver, push: Push) -> None:
             raise InvalidInput(f"{size} bytes of files are pushed, and {most} {what}. Nothing was changed.")
 
 
-def _take_files(channel: Channel, push: Push, base: str) -> bool:
+def _take_files(channel: Conversation, push: Push, base: str) -> bool:
     """Say where files are to be sent, and wait until they are; whether the client asks for more."""
     asked = decode(channel.receive(), PushFiles, channel.origin)
     ways: list[PushWay] = []
