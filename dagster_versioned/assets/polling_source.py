@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import dagster as dg
 
@@ -15,7 +15,6 @@ from dagster_versioned.odf.ingest.declare import declare, declared_history, even
 from dagster_versioned.odf.ingest.fetch import MAX_BYTES
 from dagster_versioned.odf.ingest.poll import Ingested, Polling, Watermark, poll
 from dagster_versioned.odf.manifest import read_snapshot
-from dagster_versioned.odf.sql_engine import run_by
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
@@ -33,7 +32,6 @@ def polling_source(
     variables: Mapping[str, str | dg.EnvVar] | None = None,
     private_key: dg.EnvVar | None = None,
     watermark: Watermark = "latest",
-    sql_engine: Literal["spark", "duckdb"] | None = None,
     max_bytes: int = MAX_BYTES,
     resource_key: str = "io_manager",
     group_name: str | None = None,
@@ -57,9 +55,7 @@ def polling_source(
 
     The asset is called as the dataset is, with ``_`` for what Dagster's names cannot have. ``variables`` are what the
     manifest may ask for in URLs and headers, by ``${{ env.NAME }}``; it gets nothing else of the environment. The chain
-    is signed by ``private_key``, if there is one. ``watermark`` is `EventHistory`'s. A query that names an engine
-    which is not here is run by ``sql_engine``, if there is one, and recorded so: say that its SQL is standard.
-    ``resource_key`` names the
+    is signed by ``private_key``, if there is one. ``watermark`` is `EventHistory`'s. ``resource_key`` names the
     `VersionedParquetIOManager`, or a `ProjectResource`, whose project has the table. The other parameters are those of
     `dagster.asset`.
 
@@ -70,7 +66,7 @@ def polling_source(
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The manifest {path} cannot be read: {error}. Nothing was defined.") from None
-    snapshot = run_by(read_snapshot(text, str(path)), sql_engine)
+    snapshot = read_snapshot(text, str(path))
     source = source_of(snapshot)
     if not isinstance(source, SetPollingSource):
         raise InvalidInput(

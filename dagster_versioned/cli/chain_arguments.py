@@ -143,25 +143,14 @@ def chain_source(
     return pushed[name]
 
 
-SqlEngine = Annotated[
-    str | None,
-    typer.Option(
-        "--sql-engine",
-        metavar="ENGINE",
-        help="spark or duckdb, to run queries in standard SQL that name another engine; recorded as what ran.",
-    ),
-]
-
-
-def snapshot_of(manifest: Path, sql_engine: str | None = None) -> "DatasetSnapshot":
+def snapshot_of(manifest: Path) -> "DatasetSnapshot":
     from dagster_versioned.odf.manifest import read_snapshot
-    from dagster_versioned.odf.sql_engine import run_by
 
     try:
         text = manifest.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The manifest {manifest} cannot be read: {error}. Nothing was changed.") from None
-    return run_by(read_snapshot(text, str(manifest)), sql_engine)
+    return read_snapshot(text, str(manifest))
 
 
 def private_key(file: Path | None, variable: str | None) -> "SigningKey | None":

@@ -15,7 +15,6 @@ from dagster_versioned.cli.chain_arguments import (
     KeyVariable,
     Manifest,
     Sources,
-    SqlEngine,
     Variables,
     chain_source,
     changed_name,
@@ -83,7 +82,6 @@ def add(
     table: Annotated[
         str | None, typer.Option("--table", metavar="TABLE", help="By default the dataset's name.")
     ] = None,
-    sql_engine: SqlEngine = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
@@ -99,7 +97,7 @@ def add(
     if not manifest.exists() and place_of(session.production(), str(manifest))[1] is not None:
         sharing.pull(session, str(manifest), table)
         return
-    snapshot = snapshot_of(manifest, sql_engine)
+    snapshot = snapshot_of(manifest)
     opened = dataset_table(session, table or changed_name(snapshot.name))
     key = private_key(key_file, key_env)
     if snapshot.kind is DatasetKind.DERIVATIVE:
@@ -162,7 +160,6 @@ def ingest(
         bool,
         typer.Option("--local-addresses", help="Let a source that is not yours reach this machine and its network."),
     ] = False,
-    sql_engine: SqlEngine = None,
     var: Variables = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
@@ -172,7 +169,7 @@ def ingest(
 
     opened = dataset_table(session, table)
     key = private_key(key_file, key_env)
-    snapshot = None if manifest is None else snapshot_of(manifest, sql_engine)
+    snapshot = None if manifest is None else snapshot_of(manifest)
     events, step = _events_and_source(opened, snapshot, source, key)
     if files:
         added = _files_added(events, step, files, event_time)

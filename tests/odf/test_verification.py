@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dagster_versioned.odf.blocks.events import (
     TransformSql,
 )
 from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.queries import transform
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, VerificationReport
@@ -235,6 +237,16 @@ def test_an_input_that_nobody_has_leaves_the_dataset_unchecked(graph: Graph) -> 
     assert f"the input {graph.readings.dataset_id}: There is no dataset" in report.datasets[0].unchecked[0]
     with pytest.raises(IntegrityError, match="not checked: the input"):
         report.require_ok()
+
+
+@pytest.mark.spark
+def test_runs_by_an_engine_that_is_not_here_are_not_done_again_and_it_says_so(graph: Graph, spark: Any) -> None:
+    report = verify(graph.hot.remote, resolve=graph.resolve, replay=partial(transform.replay, session=spark))
+    assert not report.ok
+    assert not report.datasets[0].findings
+    (unchecked,) = report.datasets[0].unchecked
+    assert "its chain and files alone were checked: The transform is in the SQL of 'duckdb'" in unchecked
+    assert verify(graph.hot.remote, resolve=graph.resolve).ok
 
 
 def test_a_store_that_does_not_answer_is_no_finding(graph: Graph) -> None:

@@ -28,8 +28,7 @@ def preprocess(rows: pa.Table, transform: TransformSql | None) -> pa.Table:
         case other:
             raise InvalidInput(
                 f"The source's rows are to be reshaped by the engine {other!a:.50}, which is not here; spark and "
-                "duckdb are. Nothing was added. Name one of these, and check the query in its SQL; or, if it is "
-                "standard SQL, have it run by one of them: --sql-engine, or polling_source(sql_engine=…)."
+                "duckdb are. Nothing was added. Name one of these in the manifest, with the query in its SQL."
             )
     return rows_in_utc(query_rows({INPUT: rows}, query))
 
