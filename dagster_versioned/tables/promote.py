@@ -115,8 +115,8 @@ def promote(
     Left are cells that production has moved on with, whose upstreams are left, or which are not a function of what they
     name: appended or merged rows, features, histories of events, imported tables that production has too, what was read
     in another environment, versions built from projects and external tables of which nothing in production is built,
-    without a code version, such as have lost more than half of their rows, and such as another release of pyarrow
-    wrote. ``accept`` names tables for which the last four are no reason. ``verify`` "bytes" believes what is said of
+    without a code version, and such as have lost more than half of their rows. ``accept`` names tables for which the
+    last three are no reason. ``verify`` "bytes" believes what is said of
     rows, for environments that are written by whoever writes production. Run again, it goes on where it died: what is
     production's already is not committed twice.
 
@@ -415,10 +415,7 @@ class PromotedTable:
 
     def _pending(self, version: Version, staging: Staging, constraints: Mapping[str, str]) -> PromotedWrite:
         adds = parts_of(self._state.snapshot, version.partition)
-        accept = str(self.name) in self._accept
-        summary, row_order, written = restaged(
-            version, adds, self._here.store, staging, constraints, self._verify, accept=accept
-        )
+        summary, row_order, written = restaged(version, adds, self._here.store, staging, constraints, self._verify)
         return PromotedWrite(version, summary, row_order, written, self._promoted_from)
 
     def _unfit(self, base: TableState | None) -> str | None:

@@ -17,6 +17,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import PromotionReport, promote
 from support.crashes import append_as_another_program
+from support.frames import ALL_TYPES, ODD_NAMES, ONLY_NULLS
 from support.hooked_store import HookedStore
 from support.stores import contents
 
@@ -177,15 +178,6 @@ def with_part(table, change, **identity) -> None:
     table.store.put(_FIRST, b"\n".join(map(orjson.dumps, lines.values())) + b"\n")
 
 
-def with_another_index_of_pages(data: bytes) -> bytes:
-    """The part with the index of its pages telling of other rows, and its row groups telling the truth."""
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    forged = data[:end].replace((2020).to_bytes(8, "little"), (1011).to_bytes(8, "little"))
-    # The last of them are in the index of columns, which follows the rows; the rows stay.
-    at = forged.rindex((1011).to_bytes(8, "little"))
-    return data[:at] + forged[at : at + 8] + data[at + 8 :]
-
-
 def test_a_footer_that_lies(project, branch):
     """Its bytes have the SHA-256 of their name, and the identity follows from them; a filter would not find the row."""
     build(branch, "top", rows(1010, 2020), code_version="2")
@@ -197,21 +189,12 @@ def test_a_footer_that_lies(project, branch):
 
     with_part(table, lie)
     assert numbers(project.in_environment("pr-1"), "top") == [1010, 2020]
-    for accept in ([], ["top"]):
-        with pytest.raises(IntegrityError, match="its footer does not tell the truth about n"):
-            promote(project, "pr-1", dry_run=False, accept=accept)
+    with pytest.raises(IntegrityError, match="its footer does not tell the truth about n"):
+        promote(project, "pr-1", dry_run=False)
     assert contents(project.data, without=(PROMOTION_KEY,)) == before
 
 
-def test_an_index_of_pages_that_lies(project, branch):
-    build(branch, "top", rows(1010, 2020), code_version="2")
-    with_part(branch.table("top"), with_another_index_of_pages)
-    assert numbers(project.in_environment("pr-1"), "top") == [1010, 2020]
-    assert "what it says of pages" in left(promote(project, "pr-1", dry_run=False))["top"]
-    assert numbers(project, "top") == [3]
-
-
-def test_a_part_that_another_writer_encoded_is_left_unless_it_is_accepted(project, branch):
+def test_a_part_that_another_writer_encoded_is_promoted(project, branch):
     build(branch, "top", rows(1010, 2020), code_version="2")
 
     def encode(data: bytes) -> bytes:
@@ -224,10 +207,16 @@ def test_a_part_that_another_writer_encoded_is_left_unless_it_is_accepted(projec
         return sink.getvalue().to_pybytes()
 
     with_part(branch.table("top"), encode)
-    assert "is not what pyarrow" in left(promote(project, "pr-1", dry_run=False))["top"]
-    assert not promote(project, "pr-1", dry_run=False, accept=["top"]).left
+    assert not promote(project, "pr-1", dry_run=False).left
     assert numbers(project, "top") == [1010, 2020]
     assert not project.table("top").verify().findings
+
+
+@pytest.mark.parametrize("frame", [ALL_TYPES, ONLY_NULLS, ODD_NAMES, ALL_TYPES.slice(0, 0)], ids=range(4))
+def test_footers_of_every_type_are_true(project, branch, frame):
+    version = build(branch, "types", frame, code_version="2", options=TableOptions(allow_empty=True))
+    assert not promote(project, "pr-1", dry_run=False).left
+    assert project.table("types").version().metadata_sha == version.metadata_sha
 
 
 class TestBytes:

@@ -8,7 +8,7 @@ production believe anything. Where both are written by the same role, the rows n
 import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.statistics import from_parquet_metadata, parse
 from dagster_versioned.delta.schema.types import StructType, parse_schema, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import ORDINAL_ENTRY, PARTITION_ENTRY, nan_columns
-from dagster_versioned.engines.part_proof import PartProof, require_true_footer
 from dagster_versioned.engines.parts import MEBIBYTE, ROW_GROUP_ROWS, Part, RowsSummary, StagedParts
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.engines.staging import PROMOTERS, Staging
@@ -99,16 +99,13 @@ def restaged(
     staging: Staging,
     constraints: Mapping[str, str],
     verify: Verify = "rows",
-    *,
-    accept: bool = False,
 ) -> tuple[RowsSummary, RowOrder, StagedParts]:
     """The parts of a version, copied from an environment's table to a staging folder of production, and what they say.
 
     Every byte is read: its SHA-256 must be its name's, its footer gives partition and ordinal, and the identity must
-    follow. With ``verify`` "rows", the rows give digest, counts and statistics, and are encoded again, which proves the
-    footers; ``accept`` takes parts of which it does not, because another release wrote them, where row groups are as
-    their footers say. With "bytes", footers and the log are believed. Raises `IntegrityError` naming what is wrong, and
-    `LeftToProduction` where rows do not satisfy the constraints, or footers are not accepted.
+    follow. With ``verify`` "rows", the rows give digest, counts and statistics, and what footers say of row groups is
+    compared with them. With "bytes", footers and the log are believed. Raises `IntegrityError` naming what is wrong,
+    and `LeftToProduction` where rows do not satisfy the constraints.
     """
     identity = version.identity
     schema = parse_schema(version.entry.to_json()["identity"]["schema"])
@@ -132,7 +129,7 @@ def restaged(
         stated = {named_sha(add.key): add.stats for add in adds}
         parts = [_believed(version, part, schema, stated[part.sha256], store, constraints) for part in copies]
     else:
-        summary, parts = _read(version, copies, schema, row_order, store, constraints, accept=accept)
+        summary, parts = _read(version, copies, schema, row_order, store, constraints)
     return summary, row_order, StagedParts(summary, tuple(parts))
 
 
@@ -203,8 +200,6 @@ def _read(
     row_order: RowOrder,
     store: ObjectStore,
     constraints: Mapping[str, str],
-    *,
-    accept: bool,
 ) -> tuple[RowsSummary, list[Part]]:
     """What the rows of copied parts say, decoded once: two row groups are in memory, of which one is decoded."""
     arrow = schema_to_arrow(schema)
@@ -218,29 +213,26 @@ def _read(
 
     with (
         ThreadPoolExecutor(1, thread_name_prefix="digest") as digesting,
-        ThreadPoolExecutor(1, thread_name_prefix="encode") as encoding,
+        ThreadPoolExecutor(1, thread_name_prefix="footer") as comparing,
     ):
         running: list[Future[None]] = []
         for part in copies:
             path, nans = Path(str(part.source)), set[str]()
-            with _decoding(version, part, store), ExitStack() as opened:
-                parquet = opened.enter_context(pq.ParquetFile(path))
+            with _decoding(version, part, store), pq.ParquetFile(path) as parquet:
                 from_parquet_metadata(parquet.metadata, schema)  # raises where its columns are not the schema's
-                proof = opened.enter_context(PartProof(path, arrow, part.ordinal, version.partition))
                 for at in range(parquet.num_row_groups):
                     table = parquet.read_row_group(at).combine_chunks()
                     batches = list(conform_all(table.to_batches(), schema))
                     rows = pa.Table.from_batches(batches, arrow)
                     for one in running:
                         one.result()
-                    running = [digesting.submit(summarize, batches), encoding.submit(proof.add, rows)]
+                    stated = parquet.metadata.row_group(at)
+                    running = [digesting.submit(summarize, batches), comparing.submit(_require_true, stated, table)]
                     nrow += rows.num_rows
                     null_counts = [n + column.null_count for n, column in zip(null_counts, rows.columns, strict=True)]
                     nans |= nan_columns(rows)
                 for one in running:
                     one.result()
-                if not proof.finish():
-                    _require_accepted(version, part, path, store, accept=accept)
                 statistics = from_parquet_metadata(parquet.metadata, schema, nans)
             parts.append(replace(part, statistics=statistics))
     if nrow != version.identity.nrow:
@@ -256,19 +248,34 @@ def _decoding(version: Version, part: Part, store: ObjectStore) -> Generator[Non
         raise _wrong(version, store, f"has the unreadable part {part.sha256}.parquet ({error})") from error
 
 
-def _require_accepted(version: Version, part: Part, path: Path, store: ObjectStore, *, accept: bool) -> None:
-    """Raise where a part is not what its rows are encoded to here, unless its row groups are right and accepted."""
-    try:
-        require_true_footer(path)
-    except ValueError as error:
-        raise _wrong(version, store, f"has the part {part.sha256}.parquet, which is none of ours ({error})") from error
-    if not accept:
-        made_by = str(pq.read_metadata(path).created_by)
-        raise LeftToProduction(
-            f"its part {part.sha256[:8]} ({made_by!r:.60}) is not what pyarrow {pa.__version__} makes of its rows, so "
-            "what it says of pages is not known to be true (promote with the release that wrote it, or accept the "
-            "table?)"
-        )
+def _require_true(stated: pq.RowGroupMetaData, rows: pa.Table) -> None:
+    """Raise `ValueError` where a footer says of a row group what its rows are not; bounds may be wide.
+
+    Statistics of row groups are all that is looked at: what a part says of its pages is not.
+    """
+    if stated.num_rows != rows.num_rows:
+        raise ValueError(f"its footer counts {stated.num_rows} rows of {rows.num_rows} in a row group")
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, row_group_size=max(rows.num_rows, 1), compression="none", use_dictionary=False)
+    again = pq.read_metadata(arrow_reader(sink.getvalue()))
+    for position in range(stated.num_columns if again.num_row_groups else 0):
+        column: Any = stated.column(position)
+        true: Any = again.row_group(0).column(position)
+        if not _holds(column.statistics, true.statistics):
+            raise ValueError(f"its footer does not tell the truth about {column.path_in_schema}")
+
+
+def _holds(stated: Any, true: Any) -> bool:
+    """Whether what a footer says of a column holds of values of which the other statistics are true."""
+    if stated is None or true is None:
+        return stated is None
+    if stated.physical_type != true.physical_type or (stated.has_null_count and stated.null_count != true.null_count):
+        return False
+    if not (stated.has_min_max and true.has_min_max):
+        return True
+    if stated.physical_type in ("INT32", "INT64"):  # dates and times beyond what Python has
+        return stated.min_raw <= true.min_raw and true.max_raw <= stated.max_raw
+    return stated.min <= true.min and true.max <= stated.max
 
 
 def _stated(version: Version, schema: StructType, store: ObjectStore) -> RowsSummary:
