@@ -14,10 +14,9 @@ from dagster_versioned.engines.samples import (
     Counts,
     SampleHash,
 )
-from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow import sample_rows
-from dagster_versioned.features.arrow.samples import member_of, quoted
+from dagster_versioned.features.arrow.samples import member_of
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.feature_table import FeatureTable, Resolved, field_versions
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
@@ -150,15 +149,8 @@ class FeatureToRebase:
         old = self._feature_table(unlocked).resolve(files).increment.asked
         resolved = self._feature_table(self._graph).resolve(files)
         asked, plan = resolved.increment.asked, resolved.feature.plan
-        units = ", ".join(map(quoted, plan.units))
-        with database() as connection:
-            for name, frame in (("expected", asked.stale), ("stale", old.stale), ("gone", old.gone)):
-                register(connection, name, frame)
-            accepted = arrow_rows(
-                connection.execute(
-                    f"SELECT * FROM expected ANTI JOIN stale USING ({units}) ANTI JOIN gone USING ({units})"
-                )
-            )
+        changed = pa.concat_tables([each.select(list(plan.units)) for each in (old.stale, old.gone)])
+        accepted = sample_rows.anti_join(asked.stale, changed, plan.units)
         count = accepted.num_rows
         if not count:
             return None
@@ -201,11 +193,7 @@ class FeatureToRebase:
         members = resolved.feature.plan.members
         rows = _beside(update.frame, stored, members)
         if everything is not None:
-            with database() as connection:
-                register(connection, "stored", everything)
-                register(connection, "accepted", stored.select(list(resolved.feature.plan.ids)))
-                ids = ", ".join(map(quoted, resolved.feature.plan.ids))
-                rest = arrow_rows(connection.execute(f"SELECT * FROM stored ANTI JOIN accepted USING ({ids})"))
+            rest = sample_rows.anti_join(everything, stored, resolved.feature.plan.ids)
             rows = pa.concat_tables([rows, _beside(None, rest, members)], promote_options="permissive")
         digests = cast("Mapping[str, str]", update.custom[FEATURE_MEMBER]["digests"])
         shown = ShownTable(self.table, self.table.files(), rows, digests)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
-from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.arrow.samples import matching, quoted
-from dagster_versioned.features.content_versions import field_digests
+from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
+from dagster_versioned.features.sample_heads import sample_heads
 from dagster_versioned.features.sample_update import SampleUpdate
-from dagster_versioned.features.upstream_files import UpstreamFiles
-from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project
 
@@ -66,81 +65,34 @@ def copy_samples(
 
 def _all(source: Project) -> list[str]:
     tables = [source.table(name) for name in source.tables()]
-    return sorted("/".join(table.asset_key) for table in tables if _heads(source, "/".join(table.asset_key)))
-
-
-def _heads(project: Project, key: str) -> dict[str | None, tuple[Version, FeatureRecord]]:
-    """The heads of a feature's table by partition, with their records."""
-    table = project.table(key.split("/"))
-    heads = table.state.history.heads if table.exists() else {}
-    found: dict[str | None, tuple[Version, FeatureRecord]] = {}
-    for partition, version in heads.items():
-        record = None if version.is_foreign else FeatureRecord.of(version.identity.custom)
-        if record is not None:
-            found[partition] = version, record
-    return found
+    return sorted("/".join(table.asset_key) for table in tables if sample_heads(table))
 
 
 def _planned(
     source: Project, target: Project, key: str, where: str | None
 ) -> Iterable[tuple[CopiedSamples, Version, SampleUpdate]]:
-    heads, there = _heads(source, key), target.table(key.split("/"))
+    heads, there = sample_heads(source.table(key.split("/"))), target.table(key.split("/"))
     if not heads:
         raise InvalidInput(f"{source.store.uri} has no samples of feature {key!r}. Nothing was written. Check its key.")
-    known = _heads(target, key)
+    known = sample_heads(there)
     if there.exists() and there.state.history.heads.keys() - known.keys():
         raise InvalidInput(
             f"{target.store.uri} has a table of {key!r} that is no feature's. Nothing was written. Copy to another "
             "project."
         )
-    for partition, (head, record) in heads.items():
-        table = source.table(key.split("/"))
-        rows: pa.Table = UpstreamFiles(table, table.files(head.metadata_sha, partition=partition)).read(pa.Table)
+    for partition, head in heads.items():
+        rows: pa.Table = head.files.read(pa.Table)
         copied = rows if where is None else rows.filter(pa.array(matching(rows, where)))
-        members = [field.replace("/", "_") for field in record.fields]
-        digests = [field_digests(copied, record.ids, members)]
+        added = [head.digests(copied)]
         base = known.get(partition)
         if base is not None:
-            _require_same(key, record, base[1], target)
-            digests.append(_staying(target, key, partition, base, copied, members))
-        together = digests_together(digests)
-        assert together is not None  # all are of the same fields
-        after = replace(
-            record,
-            digests={field: together[field.replace("/", "_")] for field in record.fields},
-            upstreams={},
-            left=record.left + rows.num_rows - copied.num_rows,
-        )
-        ids = copied.select(list(record.ids))
-        update = SampleUpdate(
-            copied,
-            None if base is None else ids.slice(0, 0),
-            record.ids,
-            record.ids,
-            None if base is None else base[0].metadata_sha,
-            {FEATURE_MEMBER: after.to_json()},
-        )
-        yield CopiedSamples(key, partition, copied.num_rows, rows.num_rows), head, update
-
-
-def _staying(
-    target: Project,
-    key: str,
-    partition: str | None,
-    base: tuple[Version, FeatureRecord],
-    copied: pa.Table,
-    members: list[str],
-) -> dict[str, str]:
-    """The field digests of the target's samples that the copied ones do not replace."""
-    table, (head, record) = target.table(key.split("/")), base
-    files = UpstreamFiles(table, table.files(head.metadata_sha, partition=partition))
-    stored = files.read(pa.Table, [*record.ids, DATA_VERSION_BY_FIELD])
-    with database() as connection:
-        register(connection, "stored", stored)
-        register(connection, "copied", copied.select(list(record.ids)))
-        ids = ", ".join(map(quoted, record.ids))
-        rest = arrow_rows(connection.execute(f"SELECT * FROM stored ANTI JOIN copied USING ({ids})"))
-    return field_digests(rest, record.ids, members)
+            _require_same(key, head.record, base.record, target)
+            stored = base.files.read(pa.Table, [*base.record.ids, DATA_VERSION_BY_FIELD])
+            added.append(base.digests(sample_rows.anti_join(stored, copied, base.record.ids)))
+        left = head.record.left + rows.num_rows - copied.num_rows
+        gone = None if base is None else copied.select(list(head.record.ids)).slice(0, 0)
+        update = head.update(copied, gone, None if base is None else base.version, added, upstreams={}, left=left)
+        yield CopiedSamples(key, partition, copied.num_rows, rows.num_rows), head.version, update
 
 
 def _require_same(key: str, ours: FeatureRecord, theirs: FeatureRecord, target: Project) -> None:

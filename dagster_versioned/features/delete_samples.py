@@ -1,28 +1,25 @@
 """Deletion of samples by a filter: out of the current version, or out of every version for good."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
-from dagster_versioned.engines.sql import Names, arrow_rows, database, register
+from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow import sample_rows
 from dagster_versioned.features.arrow.samples import matching
-from dagster_versioned.features.content_versions import field_digests
 from dagster_versioned.features.definitions import Asset, Feature, key_text
-from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.features.sample_heads import SampleHead, sample_heads
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.documents.parked_draft import refuse_parked
 from dagster_versioned.tables.environment.registry import names_of
 from dagster_versioned.tables.environments import names_written_in
-from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.maintenance.protection import kept_as
@@ -73,56 +70,23 @@ def delete_samples(
         if not (why or "").strip():
             raise InvalidInput("A hard deletion needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         refuse_parked(project.data, "A hard deletion of samples", str(table.name))
-    samples = _Samples(where, heads[partition].record.ids, partition)
-    samples, to_purge = _everywhere(samples, table) if hard else (samples, [])
-    losses = [_Loss.of_head(table, head, samples) for at, head in heads.items() if hard or at == partition]
-    rows, of = sum(loss.gone.num_rows for loss in losses), sum(loss.of for loss in losses)
-    named = next(loss for loss in losses if loss.head is heads[partition])
-    if named.gone.num_rows == named.of and named.of and not everything:
-        which = "The condition is true of" if where else "Without a condition,"
-        raise InvalidInput(
-            f"{which} all {named.of} samples of feature {key!r}"
-            f"{'' if where else ' would go'}. Nothing was deleted. Narrow the condition, or confirm that everything is "
-            "meant (everything=True, on the command line --yes)."
-        )
-    if to_purge:
-        table.operations.collector().refuse_protected(to_purge)  # the heads, too, which are none any more by then
-    current = {loss.head.version.metadata_sha for loss in losses}
-    if earlier := [kept_as(each) for each in to_purge if each.metadata_sha not in current]:
-        table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)  # refuses, beforehand
-    if dry_run:
-        return DeletedSamples(rows, of, None, tuple(to_purge))
-    version = heads[partition].version
-    for loss in losses:
-        if loss.gone.num_rows or loss.head.version in to_purge:
-            written = loss.write(table, why, rewrite=hard)
-            version = written if loss is named else version
-    if to_purge:
-        table.purge([kept_as(each) for each in to_purge], why=why or "", dry_run=False, keep_shared=True)
-    return DeletedSamples(rows, of, version, tuple(to_purge))
+    deletion = _plan_deletion(heads, _Samples(where, heads[partition].record.ids, partition), hard=hard)
+    deletion.refuse_everything(key, where, confirmed=everything)
+    deletion.refuse_protected(table, why)
+    version = None if dry_run else deletion.apply(table, why)
+    return DeletedSamples(deletion.rows, deletion.of, version, deletion.purged)
 
 
-@dataclass(frozen=True)
-class _Head:
-    """A current version of samples."""
-
-    version: Version
-    record: FeatureRecord
-
-
-def _heads(table: VersionedTable, key: str, partition: str | None) -> dict[str | None, _Head]:
+def _heads(table: VersionedTable, key: str, partition: str | None) -> dict[str | None, SampleHead]:
     """The current versions of a feature by partition; there is one of the named. Raises `InvalidInput`."""
-    history = table.state.history if table.exists() else None
-    versions = history.heads.values() if history is not None else ()
-    records = {one: FeatureRecord.of(one.identity.custom) for one in versions if not one.is_foreign}
-    heads = {one.partition: _Head(one, record) for one, record in records.items() if record is not None}
-    if history is None or partition not in heads:
+    heads = sample_heads(table)
+    if partition not in heads:
         place = "" if partition is None else f" of partition {partition!r}"
         raise InvalidInput(
             f"{key!r} has no samples{place} in {table.project.store.uri}. Nothing was deleted. Name a feature that was "
             "computed, by its key, and a partition where it has some."
         )
-    if (foreign := history.unadopted) is not None:
+    if (foreign := table.state.history.unadopted) is not None:
         raise InvalidInput(
             f"Another program changed {table.name} with log version {foreign.log_version}, so nobody knows which rows "
             "are samples of the feature. Nothing was deleted. Look at history(), then revert() to the version before."
@@ -134,46 +98,97 @@ def _heads(table: VersionedTable, key: str, partition: str | None) -> dict[str |
 class _Loss:
     """What a current version loses: of its ``of`` samples those that are ``gone``, with ids and versions."""
 
-    head: _Head
+    head: SampleHead
     schema: StructType
     gone: pa.Table
     of: int
 
-    @classmethod
-    def of_head(cls, table: VersionedTable, head: _Head, samples: "_Samples") -> "_Loss":
-        """What it loses of the samples."""
-        version = head.version
-        files = UpstreamFiles(table, table.files(version.metadata_sha, partition=version.partition))
-        gone, of = samples.among(version, files, [*head.record.ids, DATA_VERSION_BY_FIELD])
-        return cls(head, files.schema, gone, of)
-
-    def write(self, table: VersionedTable, why: str | None, *, rewrite: bool) -> Version:
+    def write(self, why: str | None, *, rewrite: bool) -> Version:
         """Commit the version without them; ``rewrite`` leaves no row of them in a file, hidden by a vector."""
         record, before = self.head.record, self.head.version
-        members = [field.replace("/", "_") for field in record.fields]
-        digests = digests_together(
-            [{field.replace("/", "_"): text for field, text in record.digests.items()}],
-            [field_digests(self.gone, record.ids, members)],
-        )
-        assert digests is not None  # both are of the feature's fields
         is_derived = bool(record.upstreams or before.identity.parents)
-        after = replace(
-            record,
-            digests={field: digests[field.replace("/", "_")] for field in record.digests},
-            left=record.left + (self.gone.num_rows if is_derived else 0),
-        )
-        update = SampleUpdate(
+        update = self.head.update(
             sample_rows.empty(self.schema),
             self.gone.select(list(record.ids)),
-            record.ids,
-            record.ids,
-            before.metadata_sha,
-            {FEATURE_MEMBER: after.to_json()},
-            rewrite=rewrite,
+            before,
+            [dict(record.digests)],
+            [self.head.digests(self.gone)],
+            left=record.left + (self.gone.num_rows if is_derived else 0),
         )
         parents = [Upstream(parent, tuple(before.identity.source_lineage)) for parent in before.identity.parents]
         code = before.identity.code_version
-        return table.write(update, partition=before.partition, parents=parents, code_version=code, message=why).version
+        update = replace(update, rewrite=rewrite)
+        written = self.head.table.write(
+            update, partition=before.partition, parents=parents, code_version=code, message=why
+        )
+        return written.version
+
+
+@dataclass(frozen=True)
+class _Deletion:
+    """What is to be deleted: the ``losses`` of current versions, that of the ``named`` partition first, and the
+    versions to be ``purged``, none of a soft deletion."""
+
+    losses: tuple[_Loss, ...]
+    purged: tuple[Version, ...]
+    hard: bool
+
+    @property
+    def rows(self) -> int:
+        """How many samples go of the current versions."""
+        return sum(loss.gone.num_rows for loss in self.losses)
+
+    @property
+    def of(self) -> int:
+        """How many samples the current versions have."""
+        return sum(loss.of for loss in self.losses)
+
+    def refuse_everything(self, key: str, where: str | None, *, confirmed: bool) -> None:
+        """Raise `InvalidInput` where all samples of the named partition would go, unless that was ``confirmed``."""
+        named = self.losses[0]
+        if named.gone.num_rows < named.of or not named.of or confirmed:
+            return
+        which = "The condition is true of" if where else "Without a condition,"
+        raise InvalidInput(
+            f"{which} all {named.of} samples of feature {key!r}"
+            f"{'' if where else ' would go'}. Nothing was deleted. Narrow the condition, or confirm that everything is "
+            "meant (everything=True, on the command line --yes)."
+        )
+
+    def refuse_protected(self, table: VersionedTable, why: str | None) -> None:
+        """Raise `InvalidInput` where a version cannot be purged."""
+        if not self.purged:
+            return
+        table.operations.collector().refuse_protected(self.purged)  # the heads, too, which are none any more by then
+        current = {loss.head.version.metadata_sha for loss in self.losses}
+        if earlier := [kept_as(each) for each in self.purged if each.metadata_sha not in current]:
+            table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)
+
+    def apply(self, table: VersionedTable, why: str | None) -> Version:
+        """Write the current versions without what they lose, then purge. The version of the named partition then."""
+        named, *others = self.losses
+        version = self._write(named, why)
+        for loss in others:
+            self._write(loss, why)
+        if self.purged:
+            table.purge([kept_as(each) for each in self.purged], why=why or "", dry_run=False, keep_shared=True)
+        return version
+
+    def _write(self, loss: _Loss, why: str | None) -> Version:
+        version = loss.head.version
+        return loss.write(why, rewrite=self.hard) if loss.gone.num_rows or version in self.purged else version
+
+
+def _plan_deletion(heads: Mapping[str | None, SampleHead], samples: "_Samples", *, hard: bool) -> _Deletion:
+    """What goes of the partition that the samples are of, and if for good of all, as `_everywhere` finds them."""
+    named = heads[samples.partition]
+    samples, purged = _everywhere(samples, named.table) if hard else (samples, [])
+    losses: list[_Loss] = []
+    for head in (named, *(each for each in heads.values() if hard and each is not named)):
+        files = head.files
+        gone, of = samples.among(head.version, files, [*head.record.ids, DATA_VERSION_BY_FIELD])
+        losses.append(_Loss(head, files.schema, gone, of))
+    return _Deletion(tuple(losses), tuple(purged), hard)
 
 
 @dataclass(frozen=True)
@@ -207,20 +222,10 @@ class _Samples:
         every = np.full(rows.num_rows, counts)
         chosen = matching(rows, self.where) if counts and self.where is not None else every
         if self.known is not None and not chosen.all():
-            chosen = chosen | _having(rows.select(list(self.ids)), self.known)
+            numbered = sample_rows.number_rows(rows.select(list(self.ids)))
+            known = sample_rows.semi_join(numbered, self.known, self.ids)[sample_rows.ROW].to_numpy()
+            chosen = chosen | np.isin(np.arange(rows.num_rows), known)
         return rows.filter(pa.array(chosen)).select(list(columns)), rows.num_rows
-
-
-def _having(rows: pa.Table, known: pa.Table) -> NDArray[np.bool_]:
-    """For each row whether its ids are among those that are known."""
-    chosen = np.zeros(rows.num_rows, np.bool_)
-    on = ", ".join(f"a.i{position} = b.i{position}" for position in range(rows.num_columns))
-    names = [f"i{position}" for position in range(rows.num_columns)]
-    with database() as connection:
-        register(connection, "a", rows.rename_columns(names).append_column("n", pa.array(range(rows.num_rows))))
-        register(connection, "b", known.rename_columns(names))
-        chosen[arrow_rows(connection.execute(f"SELECT n FROM a SEMI JOIN b ON {on}"))["n"].to_numpy()] = True
-    return chosen
 
 
 def _columns(files: UpstreamFiles, where: str | None) -> frozenset[str]:

@@ -165,7 +165,7 @@ class FeatureTable:
 
     def _conditions(self, stale_if: str | None, where: Mapping[str, str] | None) -> list[str]:
         filters = (each.filter for each in self.plan.upstreams)
-        return [one for one in (stale_if, *(where or {}).values(), *filters) if one is not None]
+        return [each for each in (stale_if, *(where or {}).values(), *filters) if each is not None]
 
     def _resolved(
         self,
@@ -470,7 +470,7 @@ class Resolved:
     @property
     def record(self) -> FeatureRecord | None:
         """What the version that it is compared with records of how it came about."""
-        return FeatureRecord.of(self._head.files.versions[0].identity.custom) if self._head is not None else None
+        return FeatureRecord.of(self._base.identity.custom) if self._base is not None else None
 
     def finish(
         self,
@@ -490,43 +490,11 @@ class Resolved:
         twice, and `EmptyTable` where there never was a sample.
         """
         self._part.close()
-        feature, way = self.feature, self._sample_engine
-        plan, part = feature.plan, part or self.increment
-        asked, idle = part.asked, False
-        if part.todo:
-            if rows is None and self._samples is not None:
-                frame = self._finished_samples(part)
-            elif rows is None:
-                raise InvalidInput(
-                    f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
-                    "written. Return a frame with a row for each."
-                )
-            else:
-                own = way.rows.own(rows, part.units)
-                frame = way.rows.finished(plan, part.units, own, way.pin(self._part))
-        elif self._head is None or (self._current is None and asked.full):
-            if self._head is None and not allow_empty:
-                raise self._empty()
-            frame = self._no_rows(part)
-        elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
-            frame = arrow_sample_rows.empty(self._head.schema)
-            idle = True
-        else:
-            frame = way.rows.empty(self._head.schema, asked.gone)
-        gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
-        base = after or (self._head.files.versions[0] if self._head is not None else None)
-        whole = asked.full and (not asked.piece or (after is None and not self._can_join(frame)))
-        rows_of_frame = arrow_sample_rows if idle else way.rows
-        digests = rows_of_frame.digests(plan, frame) if whole else self._digests(part, frame, after)
-        record = FeatureRecord(
-            feature.feature.id_columns,
-            field_versions(feature.graph, feature.feature.key),
-            (plan.hash.algorithm, plan.hash.length),
-            {field.key: digests[field.member] for field in feature.feature.fields},
-            self._upstreams,
-            asked.left,
-            asked.full and asked.left > 0,
-        )
+        part, plan = part or self.increment, self.feature.plan
+        frame, gone, engine = self._stamped(rows, part, allow_empty=allow_empty)
+        whole = part.asked.full and (not part.asked.piece or (after is None and not self._can_join(frame)))
+        digests = engine.digests(plan, frame) if whole else self._digests(part, frame, after)
+        base = after or self._base
         if whole:
             self._current = None  # nothing that is stored stays, so that the parts that follow take none of it away
         return SampleUpdate(
@@ -535,7 +503,53 @@ class Resolved:
             plan.units,
             plan.ids,
             base.metadata_sha if base is not None else None,
-            {FEATURE_MEMBER: record.to_json()},
+            {FEATURE_MEMBER: self._recorded(digests, part).to_json()},
+        )
+
+    @property
+    def _base(self) -> Version | None:
+        return self._head.files.versions[0] if self._head is not None else None
+
+    def _stamped(self, rows: Any, part: Increment[Any], *, allow_empty: bool) -> tuple[Any, Any, SampleRows]:
+        """The rows of a part with their versions, the units that go, and the engine of both frames."""
+        engine, units = self._sample_engine.rows, self.feature.plan.units
+        if part.todo:
+            frame = self._computed(rows, part)
+        elif self._head is None or (self._current is None and part.asked.full):
+            if self._head is None and not allow_empty:
+                raise self._empty()
+            frame = self._no_rows(part)
+        elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
+            frame = arrow_sample_rows.empty(self._head.schema)
+            return frame, arrow_sample_rows.select(frame, units), arrow_sample_rows
+        else:
+            frame = engine.empty(self._head.schema, part.asked.gone)
+        return frame, engine.select(part.asked.gone, units), engine
+
+    def _computed(self, rows: Any, part: Increment[Any]) -> Any:
+        """The rows that were returned, or the samples, of what is asked for."""
+        if rows is not None:
+            engine, plan = self._sample_engine, self.feature.plan
+            own = engine.rows.own(rows, part.units)
+            return engine.rows.finished(plan, part.units, own, engine.pin(self._part))
+        if self._samples is not None:
+            return self._finished_samples(part)
+        raise InvalidInput(
+            f"Feature {self.feature.plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
+            "written. Return a frame with a row for each."
+        )
+
+    def _recorded(self, digests: Mapping[str, str], part: Increment[Any]) -> FeatureRecord:
+        """What the version is to record; ``digests`` are by member."""
+        graph, feature, how = self.feature.graph, self.feature.feature, self.feature.plan.hash
+        return FeatureRecord(
+            feature.id_columns,
+            field_versions(graph, feature.key),
+            (how.algorithm, how.length),
+            {field.key: digests[field.member] for field in feature.fields},
+            self._upstreams,
+            part.asked.left,
+            part.asked.full and part.asked.left > 0,
         )
 
     def _empty(self) -> EmptyTable:
@@ -573,7 +587,7 @@ class Resolved:
         """The field digests of the table once the frame is in it, by member."""
         plan, rows = self.feature.plan, self._sample_engine.rows
         keys = {field.key: field.member for field in self.feature.feature.fields}
-        before = after or (self._head.files.versions[0] if self._head is not None else None)
+        before = after or self._base
         record = FeatureRecord.of(before.identity.custom) if before is not None else None
         added = [rows.digests(plan, frame)] if part.todo or before is None else []
         if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:

@@ -15,10 +15,8 @@ from dagster_versioned.engines.samples import (
     SYSTEM_PREFIX,
     Counts,
 )
-from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
-from dagster_versioned.features.arrow.samples import quoted
 from dagster_versioned.features.feature_table import FeatureTable, Resolved
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
@@ -98,11 +96,7 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
 def _current(resolved: Resolved, rows: pa.Table) -> Increment[Any]:
     """The part of what is expected whose provenance the stored rows have."""
     plan, asked = resolved.feature.plan, resolved.increment.asked
-    on = ", ".join(map(quoted, (*plan.units, PROVENANCE)))
-    with database() as connection:
-        register(connection, "expected", asked.new)
-        register(connection, "stored", rows.select([*plan.units, PROVENANCE]))
-        units = arrow_rows(connection.execute(f"SELECT * FROM expected SEMI JOIN stored USING ({on})"))
+    units = arrow_sample_rows.semi_join(asked.new, rows, (*plan.units, PROVENANCE))
     counts = Counts(new=units.num_rows)
     left = asked.counts.new - units.num_rows
     part = replace(asked, new=units, counts=counts, left=left, piece=True)

@@ -83,7 +83,7 @@ class FeatureLock:
         graph = parse_snapshot(orjson.dumps(definitions), f"'definitions' of {path}", _FIX)
         lock = cls(_linked(graph), found.projects)
         is_placed = all(each.project for each in graph) and all(
-            key in graph for one in found.projects.values() for key in one.features
+            key in graph for locked in found.projects.values() for key in locked.features
         )
         if not is_placed or orjson.loads(lock.to_bytes()) != orjson.loads(data):
             raise IntegrityError(
@@ -126,7 +126,7 @@ class FeatureLock:
                 f"{sorted(each.key for each in pushed)}. Nothing was locked. Check the names, or push the definitions "
                 "there first: `dagster-versioned graph push -m MODULE`."
             )
-        stay = {name: one for name, one in self.projects.items() if name != project.name}
+        stay = {name: other for name, other in self.projects.items() if name != project.name}
         if (stay or known is None) and self.projects and pushed.hash_length != self.graph.hash_length:
             raise InvalidInput(
                 f"The static versions of {project.name} have {pushed.hash_length} digits, those that are locked "
@@ -136,12 +136,12 @@ class FeatureLock:
         graph = FeatureGraph(self._together(stay, theirs, project.name), pushed.hash_length)
         mine = LockedProject(features=list(keys), push=push.number, snapshot=push.snapshot)
         projects = {**stay, project.name: mine}
-        named = _above(graph, [key for one in projects.values() for key in one.features])
+        named = _above(graph, [key for locked in projects.values() for key in locked.features])
         return type(self)(_linked(FeatureGraph(named, graph.hash_length)), projects)
 
     def _together(self, stay: Mapping[str, LockedProject], theirs: Iterable[Feature], project: str) -> list[Feature]:
         """The features of the projects that stay, and those that one depends on; of two definitions the owner's."""
-        above = {name: _above(self.graph, one.features) for name, one in stay.items()}
+        above = {name: _above(self.graph, other.features) for name, other in stay.items()}
         owned = {each.key for name, features in above.items() for each in features if each.project == name}
         found = {each.key: each for features in above.values() for each in features}
         for each in theirs:
@@ -162,7 +162,7 @@ class FeatureLock:
         """The file: JSON for people and for reviews, with a SHA-256 of all that is in it."""
         members = {
             "schema_version": 1,
-            "projects": {name: one.model_dump() for name, one in self.projects.items()},
+            "projects": {name: locked.model_dump() for name, locked in self.projects.items()},
             "versions": {each.key: self.graph.versions(each.key).feature for each in self.graph},
             "definitions": orjson.loads(snapshot_bytes(self.graph)),
         }

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
@@ -24,7 +23,7 @@ from dagster_versioned.engines.samples import (
 from dagster_versioned.engines.sql import Names, arrow_rows, database, register
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
-from dagster_versioned.features.arrow.samples import filtered, quoted
+from dagster_versioned.features.arrow.samples import matching, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
@@ -36,8 +35,6 @@ from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 Certainty = Literal["exact", "at most", "unknown"]
-
-_ROW = "metaxy_row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +199,6 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples,
         units, columns = (", ".join(map(quoted, names)) for names in (plan.units, kept))
         with database() as connection:
             register(connection, "stale", asked.stale)
-            register(connection, "gone", asked.gone)
             register(connection, "stored", stored)
             parts.append(
                 arrow_rows(
@@ -212,11 +208,8 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples,
                     )
                 )
             )
-            stays = arrow_rows(
-                connection.execute(
-                    f"SELECT * FROM stored ANTI JOIN stale USING ({units}) ANTI JOIN gone USING ({units})"
-                )
-            )
+        away = pa.concat_tables([each.select(list(plan.units)) for each in (asked.stale, asked.gone)])
+        stays = arrow_sample_rows.anti_join(stored, away, plan.units)
         parts.append(_passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD]))
     rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
     return _ExpectedRows(table, cast("Any", None), rows)
@@ -246,5 +239,4 @@ def _passing(dep: FeatureDep, upstream: UpstreamSamples, rows: pa.Table) -> pa.T
     if upstream.filter is None:
         return rows
     named = rows.rename_columns([dep.rename.get(name, name) for name in rows.column_names])
-    numbered = named.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
-    return rows.take(filtered(upstream, numbered)[_ROW])
+    return rows.filter(pa.array(matching(named, upstream.filter)))

@@ -3,14 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from dagster_versioned.engines.samples import (
-    PROVENANCE_BY_FIELD,
-    FieldText,
-    SampleChanges,
-    SampleHash,
-    SamplePlan,
-    UpstreamSamples,
-)
+from dagster_versioned.engines.samples import FieldText, SampleChanges, SampleHash, SamplePlan, UpstreamSamples
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
@@ -29,39 +22,6 @@ class Resolver(Protocol):
     def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any, pin: Pin = ...) -> SampleChanges:
         """Compare with samples that bring their provenance."""
         ...
-
-
-def resolve_frames(
-    graph: FeatureGraph,
-    key: str,
-    resolver: Resolver,
-    frames: Mapping[str, Any] | None = None,
-    *,
-    samples: Any = None,
-    current: Any = None,
-    how: SampleHash | None = None,
-) -> SampleChanges:
-    """Which samples of a feature are new, stale and orphaned.
-
-    ``frames`` are the tables of its upstreams by key, ``samples`` what a feature without upstreams consists of, with
-    the column ``metaxy_provenance_by_field``; ``current`` is the feature's own table, ``None`` if there is none yet.
-    Raises `InvalidInput`.
-    """
-    plan = sample_plan(graph, key, how or SampleHash())
-    feature = graph[key]
-    if not feature.deps:
-        if samples is None:
-            raise InvalidInput(
-                f"Feature {key!r} has no upstream. Nothing was computed or written; give its samples, with the column"
-                f" {PROVENANCE_BY_FIELD!r}."
-            )
-        return resolver.resolve_samples(plan, samples, current)
-    if missing := [dep.feature for dep in feature.deps if dep.feature not in (frames or {})]:
-        raise InvalidInput(
-            f"Feature {key!r} is computed from {missing}, which are not there. Nothing was computed or written;"
-            " materialize them first."
-        )
-    return resolver.resolve(plan, dict(frames or {}), current)
 
 
 def sample_plan(graph: FeatureGraph, key: str, how: SampleHash) -> SamplePlan:
@@ -144,7 +104,7 @@ def _units(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[st
                 "feature, or state Lineage.aggregation() in its FeatureDep."
             )
     for each in required or upstreams:
-        units_of = {name for one in required or [each] for name in one.on}
+        units_of = {name for upstream in required or [each] for name in upstream.on}
         if lost := [name for name in units if name not in units_of]:
             raise InvalidInput(
                 f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples "

@@ -52,7 +52,7 @@ class UpstreamFiles:
             elif record.ids != feature.id_columns:
                 what = f"has the id columns {list(record.ids)}, and the locked definition {list(feature.id_columns)}"
             else:
-                stored = {name: one for name, (one, _) in record.fields.items()}
+                stored = {name: static for name, (static, _) in record.fields.items()}
                 different = sorted(
                     name for name in {*stored, *wanted.fields} if stored.get(name) != wanted.fields.get(name)
                 )
@@ -62,7 +62,7 @@ class UpstreamFiles:
                     f"{name} {stored.get(name)} instead of {wanted.fields.get(name)}" for name in different
                 )
                 what = f"was computed by other definitions than the locked {wanted.feature}: {pairs}"
-                lengths = {len(one) for one in stored.values()} - {graph.hash_length}
+                lengths = {len(static) for static in stored.values()} - {graph.hash_length}
                 if lengths:
                     what += f" (state version_length={min(lengths)}, which is theirs)"
             raise InvalidInput(

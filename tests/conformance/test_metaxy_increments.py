@@ -31,7 +31,7 @@ from dagster_versioned.engines.samples import (
 from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.resolve import resolve_frames
+from support.sample_frames import resolve_frames
 from support.spark import spark as spark
 
 HERE = Path(__file__).parent / "metaxy"
@@ -87,16 +87,12 @@ class Replay:
         self._write(feature, units, stored, computed, ours["orphaned"], step)
 
     def _resolve(self, graph, key, step, stored):
-        from dagster_versioned.engines.spark import samples as spark_samples
-
-        engine, frame = (spark_samples, self._spark.createDataFrame) if self._spark else (arrow_samples, lambda t: t)
-        current = None if stored is None else frame(stored)
         feature = graph[key]
         if feature.deps:
-            frames = {dep.feature: frame(self._tables[dep.feature]) for dep in feature.deps}
-            return resolve_frames(graph, key, engine, frames, current=current, how=METAXY)
-        samples = frame(table(feature, ["v"], [versioned(row) for row in step["roots"][key]], own_only=True))
-        return resolve_frames(graph, key, engine, samples=samples, current=current, how=METAXY)
+            frames = {dep.feature: self._tables[dep.feature] for dep in feature.deps}
+            return resolve_frames(graph, key, self._spark, frames, current=stored, how=METAXY)
+        samples = table(feature, ["v"], [versioned(row) for row in step["roots"][key]], own_only=True)
+        return resolve_frames(graph, key, self._spark, samples=samples, current=stored, how=METAXY)
 
     def _write(self, feature, units, stored, computed, orphaned, step):
         kinds = {dep.lineage.kind for dep in feature.deps}
@@ -139,7 +135,7 @@ def table(feature, columns, rows, own_only=False):
 
 
 def rows_of(frame):
-    return (frame if isinstance(frame, pa.Table) else frame.toArrow()).to_pylist()
+    return frame.to_pylist()
 
 
 def unit_of(row, units):

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
-from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature, Field, FieldDep
-from dagster_versioned.features.resolve import resolve_frames
 from dagster_versioned.tables.options import TableOptions
 from support.feature_tables import BASE, Tables, counted, graph_of, loud, videos, words
+from support.sample_frames import resolve_frames
 
 VECTORS = TableOptions(properties={"delta.enableDeletionVectors": "true"})
 
@@ -143,7 +142,7 @@ def check_at_random(tables, seed, steps):
 def compare(tables, graph, key):
     frames = {dep.feature: tables.table(dep.feature).read() for dep in graph[key].deps}
     stored = tables.table(key).read() if tables.table(key).exists() else None
-    expected = resolve_frames(graph, key, arrow_samples, frames, current=stored)
+    expected = resolve_frames(graph, key, None, frames, current=stored)
     with tables.resolve(graph, key) as resolved:
         found = resolved.increment
         assert found.counts == expected.counts

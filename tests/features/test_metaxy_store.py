@@ -14,7 +14,7 @@ from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature, Field
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.metaxy_store import MetaxyStore
-from dagster_versioned.features.resolve import resolve_frames
+from support.sample_frames import resolve_frames
 
 RECORDED = Path(__file__).parents[1] / "conformance" / "metaxy" / "store"
 """Made by `make_store.py` beside it."""
@@ -87,7 +87,7 @@ def test_the_hash_is_found_out_from_the_samples(store):
 def resolved(graph, tables, key):
     feature = graph[key]
     frames = {dep.feature: tables[dep.feature] for dep in feature.deps}
-    return resolve_frames(graph, key, arrow_samples, frames, current=tables[key], how=METAXY).counts
+    return resolve_frames(graph, key, None, frames, current=tables[key], how=METAXY).counts
 
 
 def test_nothing_that_is_taken_over_is_computed_again(store):

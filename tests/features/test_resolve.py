@@ -11,8 +11,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SampleHash,
 )
-from dagster_versioned.features.arrow import samples as arrow_samples
-from dagster_versioned.features.resolve import resolve_frames
+from support.sample_frames import resolve_frames
 
 METAXY = SampleHash("xxh32", 8)
 
@@ -29,12 +28,12 @@ class Tables:
         found = {}
         for feature in graph:
             changes = self._resolve(graph, feature, videos)
-            rows = self._rows(changes.new) + self._rows(changes.stale)
+            rows = changes.new.to_pylist() + changes.stale.to_pylist()
             for row in rows:
                 if override and feature.key in override:
                     row[DATA_VERSION_BY_FIELD] = override[feature.key]
-            gone = [row["video_id"] for row in self._rows(changes.orphaned)]
-            ids = tuple(sorted(row["video_id"] for row in self._rows(frame)) for frame in (changes.new, changes.stale))
+            gone = [row["video_id"] for row in changes.orphaned.to_pylist()]
+            ids = tuple(sorted(row["video_id"] for row in frame.to_pylist()) for frame in (changes.new, changes.stale))
             counts = changes.counts
             assert (counts.new, counts.stale, counts.orphaned) == (*map(len, ids), len(gone))
             found[feature.key] = (*ids, sorted(gone))
@@ -48,18 +47,13 @@ class Tables:
         return {key: (row[PROVENANCE_BY_FIELD], row[PROVENANCE]) for key, row in self._held[key].items()}
 
     def _resolve(self, graph, feature, videos):
-        from dagster_versioned.engines.spark import samples as spark_samples
-
-        resolver = spark_samples if self._spark else arrow_samples
         current = self._frame(feature.key) if feature.key in self._held else None
         if feature.deps:
             frames = {dep.feature: self._frame(dep.feature) for dep in feature.deps}
-            return resolve_frames(graph, feature.key, resolver, frames, current=current, how=METAXY)
+            return resolve_frames(graph, feature.key, self._spark, frames, current=current, how=METAXY)
         rows = [{"video_id": key, PROVENANCE_BY_FIELD: {"audio": a, "frames": f}} for key, a, f in videos]
         samples = pa.Table.from_pylist(rows)
-        if self._spark:
-            samples = self._spark.createDataFrame(samples)
-        return resolve_frames(graph, feature.key, resolver, samples=samples, current=current, how=METAXY)
+        return resolve_frames(graph, feature.key, self._spark, samples=samples, current=current, how=METAXY)
 
     def _frame(self, key):
         members = sorted(next(iter(self._held[key].values()))[PROVENANCE_BY_FIELD])
@@ -73,11 +67,7 @@ class Tables:
                 (DATA_VERSION, pa.string()),
             ]
         )
-        table = pa.Table.from_pylist(list(self._held[key].values()), schema)
-        return self._spark.createDataFrame(table) if self._spark else table
-
-    def _rows(self, frame):
-        return frame.toArrow().to_pylist() if self._spark else frame.to_pylist()
+        return pa.Table.from_pylist(list(self._held[key].values()), schema)
 
 
 @pytest.fixture(params=["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])

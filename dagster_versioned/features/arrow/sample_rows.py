@@ -39,7 +39,8 @@ from dagster_versioned.features.content_versions import content_versions, field_
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_ROW = "metaxy_row"
+ROW = "metaxy_row"
+"""What `number_rows` calls the number of a row; no column of a user is called so."""
 
 
 def own(frame: Any, like: pa.Table | None) -> pa.Table:
@@ -146,19 +147,19 @@ def rows_of(
     kind = "FULL" if all(each.optional for each in order) else "LEFT"
     with database() as connection:
         for position, each in enumerate(order):
-            keys = _numbered(frames[each.name].select(list(plan.on)), f"{_ROW}{position}")
+            keys = number_rows(frames[each.name].select(list(plan.on)), f"{ROW}{position}")
             register(connection, f"t{position}", keys)
         joined = "t0"
         for position, each in enumerate(order[1:], 1):
             joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
         found = arrow_rows(
             connection.execute(
-                f"SELECT {', '.join([on, *(f'{_ROW}{position}' for position in range(len(order)))])} FROM {joined}"
+                f"SELECT {', '.join([on, *(f'{ROW}{position}' for position in range(len(order)))])} FROM {joined}"
             )
         )
     columns: dict[str, Any] = {name: found[name] for name in plan.on}
     for position, each in enumerate(order):
-        taken = frames[each.name].take(found[f"{_ROW}{position}"])
+        taken = frames[each.name].take(found[f"{ROW}{position}"])
         columns |= {name: taken[name] for name in taken.column_names if name not in plan.on}
     ids = list(dict.fromkeys(name for each in order for name in (*plan.units, *each.ids) if name in columns))
     rows = _ordered(pa.Table.from_pydict(columns), ids)
@@ -173,20 +174,37 @@ def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table, *, every: b
 
 def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
     """Those of the rows that are of some units."""
+    return semi_join(rows, units, plan.units)
+
+
+def semi_join(rows: pa.Table, others: pa.Table, on: Sequence[str]) -> pa.Table:
+    """Those of the rows, in their order, that agree in some columns with one of others."""
     with database() as connection:
-        register(connection, "units", units.select(list(plan.units)))
-        return _semi_joined(connection, rows, plan.units)
+        register(connection, "others", others.select(list(on)))
+        return _join(connection, rows, "SEMI", on)
+
+
+def anti_join(rows: pa.Table, others: pa.Table, on: Sequence[str]) -> pa.Table:
+    """Those of the rows, in their order, that agree in some columns with none of others."""
+    with database() as connection:
+        register(connection, "others", others.select(list(on)))
+        return _join(connection, rows, "ANTI", on)
+
+
+def number_rows(rows: pa.Table, name: str = ROW) -> pa.Table:
+    """The rows with their numbers in one more column."""
+    return rows.append_column(name, pa.array(np.arange(rows.num_rows)))
 
 
 def differing(plan: SamplePlan, members: Sequence[str], before: pa.Table, now: pa.Table) -> pa.Table:
     """The units that have other data versions of some ``members`` in one table than in another, or none there."""
     with database() as connection:
         for name, frame in (("before", before), ("now", now)):
-            table = frame.select(list(plan.units)).append_column(_ROW, pa.repeat(True, frame.num_rows))
+            table = frame.select(list(plan.units)).append_column(ROW, pa.repeat(True, frame.num_rows))
             for place, member in enumerate(members):
-                table = table.append_column(f"{_ROW}{place}", member_of(frame, DATA_VERSION_BY_FIELD, member))
+                table = table.append_column(f"{ROW}{place}", member_of(frame, DATA_VERSION_BY_FIELD, member))
             register(connection, name, table)
-        compared = [_ROW, *(f"{_ROW}{place}" for place in range(len(members)))]
+        compared = [ROW, *(f"{ROW}{place}" for place in range(len(members)))]
         differs = " OR ".join(f"before.{name} IS DISTINCT FROM now.{name}" for name in compared)
         units = ", ".join(map(quoted, plan.units))
         return arrow_rows(
@@ -200,11 +218,11 @@ def units_of(plan: SamplePlan, rows: pa.Table) -> pa.Table:
     if not any(each.grouped for each in plan.upstreams):
         return table
     with database() as connection:
-        register(connection, "given", _numbered(table.select(list(plan.units))))
+        register(connection, "given", number_rows(table.select(list(plan.units))))
         first = arrow_rows(
-            connection.execute(f"SELECT min({_ROW}) AS {_ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}")
+            connection.execute(f"SELECT min({ROW}) AS {ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}")
         )
-    return table.take(first[_ROW])
+    return table.take(first[ROW])
 
 
 def together(one: pa.Table, other: pa.Table) -> pa.Table:
@@ -265,26 +283,22 @@ def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReade
     found: list[pa.Table] = []
     with database() as connection:
         if units is not None:
-            register(connection, "units", units.select(keys))
+            register(connection, "others", units.select(keys))
         for batch in rows if units is None or units.num_rows else ():
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
                 table = filtered(upstream, table)
             table = table.select(kept)
-            found.append(table if units is None else _semi_joined(connection, table, keys))
+            found.append(table if units is None else _join(connection, table, "SEMI", keys))
     nothing = rows.schema.empty_table().select(names).rename_columns(renamed).select(kept)
     return pa.concat_tables([nothing, *found])
 
 
-def _semi_joined(connection: "DuckDBPyConnection", rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Those of the rows, in their order, that agree in the keys with one of the units."""
-    register(connection, "given", _numbered(rows.select(list(keys))))
-    places = arrow_rows(
-        connection.execute(
-            f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
-        )
-    )
-    return rows.take(places[_ROW])
+def _join(connection: "DuckDBPyConnection", rows: pa.Table, kind: str, on: Sequence[str]) -> pa.Table:
+    """Those of the rows, in their order, that a join with the table ``others`` leaves."""
+    register(connection, "given", number_rows(rows.select(list(on))))
+    query = f"SELECT {ROW} FROM given {kind} JOIN others USING ({', '.join(map(quoted, on))}) ORDER BY {ROW}"
+    return rows.take(arrow_rows(connection.execute(query))[ROW])
 
 
 def _ordered(rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -293,33 +307,21 @@ def _ordered(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     return rows.take(pc.call_function("sort_indices", [keys], order))
 
 
-def _numbered(rows: pa.Table, name: str = _ROW) -> pa.Table:
-    return rows.append_column(name, pa.array(np.arange(rows.num_rows)))
-
-
 def _places(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> Any:
     """For each row the place of its unit among what was asked. Raises `InvalidInput`."""
     units = ", ".join(map(quoted, plan.units))
     with database() as connection:
         for name, table in (("asked", asked), ("given", rows)):
-            register(connection, name, _numbered(table.select(list(plan.units)), f"{_ROW}_{name}"))
+            register(connection, name, number_rows(table.select(list(plan.units)), f"{ROW}_{name}"))
         places = arrow_rows(
-            connection.execute(f"SELECT {_ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {_ROW}_given")
-        )[f"{_ROW}_asked"]
+            connection.execute(f"SELECT {ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {ROW}_given")
+        )[f"{ROW}_asked"]
         dropped = len(asked) - len(pc.call_function("unique", [places.drop_null()]))
 
-        def examples(one: str, other: str) -> Callable[[], str]:
-            return lambda: ", ".join(
-                map(
-                    str,
-                    arrow_rows(
-                        connection.execute(
-                            f"SELECT DISTINCT {units} FROM {one} ANTI JOIN {other} USING ({units}) ORDER BY ALL"
-                            f" LIMIT {EXAMPLES}"
-                        )
-                    ).to_pylist(),
-                )
-            )
+        def examples(side: str, other: str) -> Callable[[], str]:
+            lonely = f"SELECT DISTINCT {units} FROM {side} ANTI JOIN {other} USING ({units}) ORDER BY ALL"
+            found = f"{lonely} LIMIT {EXAMPLES}"
+            return lambda: ", ".join(map(str, arrow_rows(connection.execute(found)).to_pylist()))
 
         refuse_other_samples(
             plan.feature, places.null_count, dropped, examples("given", "asked"), examples("asked", "given")
