@@ -96,7 +96,7 @@ def optimize(
 
     Old files stay too, for older versions, until they are vacuumed.
     """
-    from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
+    from dagster_versioned.delta_tables.write import optimize_delta
 
     applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
     added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
