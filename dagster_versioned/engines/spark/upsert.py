@@ -1,6 +1,6 @@
 """Spark rows into a table, by key: one join of keys says which files change, one pass writes them anew."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,15 @@ from dagster_versioned.delta.schema.types import StructField, StructType, schema
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import self_contained
+from dagster_versioned.engines.spark.comparison import bad_keys, differ, examples
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import to_arrow
-from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
 from dagster_versioned.engines.upsert import (
-    EXAMPLES,
     Matching,
     Positions,
     Upsert,
-    as_examples,
     deleted_from,
     marked,
     may_stay,
@@ -55,7 +53,7 @@ def merge_frames(
     require_key(base.schema, matching.key, matching.named)
     merging = _Merging(frame, base, matching, read)
     new, keys = merging.new, merging.keys
-    refuse_bad_rows(matching, *bad_keys(new, keys, matching.key))
+    refuse_bad_rows(matching, bad_keys(new, keys, matching.key))
     if not base.files:
         written = write(new.toDF(*base.schema.names))
         return Upsert(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
@@ -233,12 +231,7 @@ def _check_table(joined: "DataFrame", keys: list[str], matching: Matching, match
     several = joined.where(_MATCHED).groupBy(*keys).count().where("count > 1").select(*keys)
     if matched:
         repeated = several.count()
-        refuse_repeated_in_table(matching, repeated, lambda: _examples(several, matching.key))
-
-
-def _examples(rows: "DataFrame", key: Sequence[str]) -> str:
-    found: list[Any] = rows.limit(EXAMPLES).collect()
-    return as_examples([dict(zip(key, row, strict=True)) for row in found])
+        refuse_repeated_in_table(matching, repeated, lambda: examples(several, keys, matching.key))
 
 
 def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
