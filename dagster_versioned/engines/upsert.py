@@ -4,7 +4,7 @@ The result is described by file, so that a version keeps every file that nothing
 have no order (their digest is a bag), which is what makes its digest known without reading what stays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,14 +67,23 @@ class Upsert:
 
     def contents(self, base: RowsSummary) -> RowsSummary:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""
-        terms = ((base, 1), (self.before, -1), (self.written.contents, 1))
-        bag = BagDigest(schema_to_arrow(base.schema))
-        null_counts = [0] * len(base.schema.fields)
-        for contents, sign in terms:
-            bag.merge(*(sign * lane for lane in contents.digest.lanes))
-            null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
-        digest = bag.finish()
-        return RowsSummary(base.schema, digest.nrow, tuple(null_counts), digest)
+        return summed(base.schema, ((base, 1), (self.before, -1), (self.written.contents, 1)))
+
+
+def summed(schema: StructType, terms: Iterable[tuple[RowsSummary, int]]) -> RowsSummary:
+    """What rows without an order say together; those with the sign -1 are taken away."""
+    bag = BagDigest(schema_to_arrow(schema))
+    null_counts = [0] * len(schema.fields)
+    for contents, sign in terms:
+        bag.merge(*(sign * lane for lane in contents.digest.lanes))
+        null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
+    digest = bag.finish()
+    return RowsSummary(schema, digest.nrow, tuple(null_counts), digest)
+
+
+def nothing(schema: StructType) -> RowsSummary:
+    """What no rows say."""
+    return summed(schema, ())
 
 
 def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None = None) -> Positions | None:
@@ -106,11 +115,6 @@ def may_stay(file: ScanFile, going: int) -> bool:
     """Whether a file of which so many more rows go is better left in place than written anew."""
     lost = going + (file.deletion_vector.cardinality if file.deletion_vector else 0)
     return file.num_records is not None and lost <= MOST_DELETED * file.num_records
-
-
-def nothing(schema: StructType) -> RowsSummary:
-    """What no rows say."""
-    return RowsSummary(schema, 0, (0,) * len(schema.fields), BagDigest(schema_to_arrow(schema)).finish())
 
 
 def grown_schema(table: StructType, frame: StructType) -> StructType:

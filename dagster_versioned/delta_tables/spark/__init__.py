@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dagster_versioned.delta_tables.spark.change_feed import read_changes as read_changes
+from dagster_versioned.delta_tables.spark.read import read_changes as read_changes
 from dagster_versioned.delta_tables.spark.read import read_delta as read_delta
 
 if TYPE_CHECKING:

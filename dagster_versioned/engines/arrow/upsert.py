@@ -1,6 +1,6 @@
 """Arrow rows into a table, by key: only the keys of the table are read, and the files whose rows change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
-from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.arrow.comparison import bad_keys
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.comparison import EXAMPLES
@@ -22,10 +21,10 @@ from dagster_versioned.engines.upsert import (
     Upsert,
     deleted_from,
     marked,
-    nothing,
     refuse_bad_rows,
     refuse_repeated_in_table,
     require_key,
+    summed,
 )
 from dagster_versioned.identity.digest import fresh_key, row_lanes
 
@@ -109,7 +108,7 @@ def merge_tables(
 
     return Upsert(
         frozenset(replaced),
-        _sum(base.schema, before),
+        summed(base.schema, ((contents, 1) for contents in before)),
         # As it is, if it can be: then it is known already what it says.
         write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(_mask(comes))])),
         inserted=len(new),
@@ -122,13 +121,6 @@ def merge_tables(
 
 def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
-
-
-def _sum(schema: StructType, all_of: Sequence[RowsSummary]) -> RowsSummary:
-    total = nothing(schema)
-    for contents in all_of:
-        total = Upsert(frozenset(), nothing(schema), StagedParts(contents, ()), 0, 0).contents(total)
-    return total
 
 
 def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) -> _Matches:
