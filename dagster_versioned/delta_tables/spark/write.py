@@ -16,6 +16,7 @@ from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta_tables.dml import Positions, Target
+from dagster_versioned.delta_tables.read import target_scan
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import (
     FILE,
@@ -23,7 +24,6 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     ROW_ID,
     ROW_VERSION,
     rows_with_locations,
-    scan_of,
 )
 from dagster_versioned.delta_tables.spark.rules import Completed, refuse_broken
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
@@ -121,7 +121,7 @@ def row_counts(target: Target, files: Sequence[Add]) -> list[int]:
     from dagster_versioned.engines.part_ranges import ranges
 
     def count(add: Add) -> int:
-        scan = scan_of(target, add)
+        scan = target_scan(target, [add])
         return pq.read_metadata(ranges(scan.store, scan.files[0])).num_rows
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="footers") as pool:
