@@ -139,15 +139,7 @@ def diff(
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
-    from dagster_versioned.cli.environment_diff import (
-        COLUMNS,
-        STATISTICS,
-        difference_document,
-        end_lines,
-        markdown_of,
-        statistics_rows,
-        text_rows,
-    )
+    from dagster_versioned.cli.environment_diff import difference_document, difference_parts, markdown_of
     from dagster_versioned.tables.downstream import downstream
     from dagster_versioned.tables.environment_diff import Reading, differences
 
@@ -159,25 +151,18 @@ def diff(
     by = None if engine is Engine.AUTO else engine.value
     found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
     below = downstream(project, {(each.table, each.partition) for each in found})
-    unchanged = len({*environment.fork.tables, *(each.table for each in found)}) - len({each.table for each in found})
+    different = {each.table for each in found}
+    unchanged = len({*environment.fork.tables} - different)
+    if notation is Notation.MARKDOWN:
+        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
+        return
     document = {
         "environment": name,
         "differences": [difference_document(each, values=values) for each in found],
         "downstream": [{"table": table, "partition": partition} for table, partition in below],
     }
-    if notation is Notation.MARKDOWN:
-        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
-    elif not found:
-        session.show(document, f"Nothing is different in {name}.")
-    else:
-        rows = statistics_rows(found, values=values)
-        session.show(
-            document,
-            Table(COLUMNS, text_rows(found)),
-            *(["", Table(STATISTICS, rows), ""] if rows else []),
-            f"{counted(unchanged, 'table')} as at the fork.",
-            *end_lines(found, below, values=values),
-        )
+    parts = difference_parts(found, below, unchanged, values=values)
+    session.show(document, parts if found else f"Nothing is different in {name}.")
 
 
 def _keys(given: Iterable[str]) -> dict[str, list[str]]:

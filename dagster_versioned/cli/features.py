@@ -99,13 +99,12 @@ def delete(
 
     project = session.open()
     options: dict[str, Any] = {"hard": hard, "partition": partition, "why": why}
-    planned = delete_samples(project, feature, where, everything=True, **options)
-    whole = bool(planned.rows) and planned.rows == planned.of
-    if apply and not yes and (whole or planned.purged):
-        _confirm(feature, planned.rows, planned.of, len(planned.purged))
-    done = (
-        delete_samples(project, feature, where, everything=yes or whole, dry_run=False, **options) if apply else planned
-    )
+    done = delete_samples(project, feature, where, everything=True, **options)
+    if apply:
+        is_whole = bool(done.rows) and done.rows == done.of
+        if not yes and (is_whole or done.purged):
+            _confirm(feature, done.rows, done.of, len(done.purged))
+        done = delete_samples(project, feature, where, everything=yes or is_whole, dry_run=False, **options)
     gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
     deleted = "deleted" if apply else "would be deleted"
     session.show(

@@ -72,9 +72,8 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
         registry.fetch()
     except GovernanceError as error:
         session.note(f"The registry as it was last fetched: {error}")
-    extra = [] if projects else [name for name in store.projects() if name not in registry.all_projects()]
-    statuses = [_status_of(registry, store, name) for name in projects or [*registry.all_projects(), *extra]]
-    ok = not any(project["problem"] or project["differences"] for project in statuses)
+    statuses = [_status_of(registry, store, name) for name in projects or _all_projects(registry, store)]
+    ok = not any(status["problem"] or status["differences"] for status in statuses)
     session.show(
         {**_clone(registry), "governance": store.store.uri, "ok": ok, "projects": statuses},
         Table(
@@ -166,8 +165,6 @@ def dispatch(
     dry_run: DryRun = False,
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""
-    from dagster_versioned.governance.documents import DEFAULT_DISPATCH
-
     if method is None and not remove:
         methods = session.governed().documents(name).dispatch.methods
         rows = [(lang, where, dotted) for lang, named in methods.items() for where, dotted in sorted(named.items())]
@@ -179,18 +176,26 @@ def dispatch(
         )
     registry, store = developer(session)
     registry.fetch()
-    old = registry.state(name).dispatch or DEFAULT_DISPATCH
-    methods = {lang: dict(named) for lang, named in old.methods.items()}
     chosen = context or "default"
-    if method is not None:
-        methods.setdefault(language, {})[chosen] = method
-    elif methods.get(language, {}).pop(chosen, None) is None:
-        raise InvalidInput(f"There is no context {chosen!a:.100} for {language!a:.100}. Nothing was changed.")
-    changed = _parsed_dispatch({lang: named for lang, named in methods.items() if named})
+    changed = _changed_dispatch(registry, name, language, chosen, method)
     commit = (registry.rehearsal() if dry_run else registry).set_dispatch(name, changed)
     published = [] if dry_run else store.publish(registry, [name])
     what = f"{language} reads by {method} in context {chosen}" if method else f"{language} has no context {chosen}"
     _recorded(session, name, commit, published, dry_run, what)
+
+
+def _changed_dispatch(
+    registry: "Registry", project: str, language: str, context: str, method: str | None
+) -> "Dispatch":
+    from dagster_versioned.governance.documents import DEFAULT_DISPATCH
+
+    dispatch = registry.state(project).dispatch or DEFAULT_DISPATCH
+    methods = {name: dict(by_context) for name, by_context in dispatch.methods.items()}
+    if method is not None:
+        methods.setdefault(language, {})[context] = method
+    elif methods.get(language, {}).pop(context, None) is None:
+        raise InvalidInput(f"There is no context {context!a:.100} for {language!a:.100}. Nothing was changed.")
+    return _parsed_dispatch({name: by_context for name, by_context in methods.items() if by_context})
 
 
 @command("gov pull")
@@ -258,6 +263,12 @@ def _recorded(
         f"{project}: {what}" + ("" if commit else " (it was so already)"),
         note=DRY if dry_run else None,
     )
+
+
+def _all_projects(registry: "Registry", store: "GovernanceStore") -> "list[str]":
+    """Those of the registry, and what is in the governance storage besides."""
+    known = registry.all_projects()
+    return [*known, *(name for name in store.projects() if name not in known)]
 
 
 def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The verbs for graphs of features: what they are, what changed, what is stale. Heavy imports wait until one runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from os import environ
@@ -227,19 +227,13 @@ def rebase(
 
     What had really changed stays to be computed. Pushes the definitions; `revert` takes a table back.
     """
-    from dagster_versioned.features.rebase import rebase as rebased
+    from dagster_versioned.features.rebase import rebase as rebase_features
 
     graph = _needed(module, "Nothing was written.")
-    names: dict[str, str] = {}
-    for text in renamed or ():
-        old, equals, new = text.partition("=")
-        if not (old and equals and new):
-            raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
-        names[old] = new
-    report = rebased(
+    report = rebase_features(
         session.open(),
         graph,
-        renamed=names,
+        renamed=_new_names(renamed or ()),
         unchecked=unchecked or (),
         upstreams=upstream_projects(session, graph, upstream),
         why=why,
@@ -274,6 +268,16 @@ def rebase(
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _new_names(renamed: Iterable[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for text in renamed:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
+        names[old] = new
+    return names
 
 
 def _named(module: str | None) -> str | None:

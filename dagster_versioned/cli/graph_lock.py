@@ -13,6 +13,8 @@ from dagster_versioned.cli.terminal import Table, counted
 
 if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
+    from dagster_versioned.features.graph_diff import GraphDiff
+    from dagster_versioned.features.lock import FeatureLock
     from dagster_versioned.tables.project import Project
 
 command = Commands("Features")
@@ -72,17 +74,7 @@ def lock(
     applied = not is_same and not check
     if applied:
         after.write(output)
-    count = counted(len(list(after)), "feature")
-    rows = [
-        (
-            each.key,
-            (before if each.change == "removed" else after)[each.key].project,
-            each.change,
-            each.before,
-            each.after,
-        )
-        for each in diff.features
-    ]
+    done = f"{output} is up to date" if is_same else f"Wrote {output}"
     session.show(
         {
             "applied": applied,
@@ -90,11 +82,13 @@ def lock(
             "projects": {name: each.model_dump() for name, each in after.projects.items()},
             "features": diff.features,
         },
-        None if is_same else Table(["feature", "project", "", "before", "after"], rows),
-        f"{output} is up to date: {count}."
-        if is_same
-        else f"{output} is not up to date."
-        if check
-        else f"Wrote {output}: {count}.",
+        None if is_same else _changes_table(diff, before, after),
+        f"{output} is not up to date." if check and not is_same else f"{done}: {counted(len(list(after)), 'feature')}.",
     )
     return ExitCode.FINDINGS if check and not is_same else None
+
+
+def _changes_table(diff: "GraphDiff", before: "FeatureLock", after: "FeatureLock") -> Table:
+    changed = [(each, before if each.change == "removed" else after) for each in diff.features]
+    rows = [(each.key, lock[each.key].project, each.change, each.before, each.after) for each, lock in changed]
+    return Table(["feature", "project", "", "before", "after"], rows)

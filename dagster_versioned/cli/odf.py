@@ -36,6 +36,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
     from dagster_versioned.odf.blocks.events import AddPushSource, SetPollingSource
+    from dagster_versioned.odf.blocks.validity import ChainState
     from dagster_versioned.odf.event_table import EventTable
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -288,36 +289,14 @@ def inspect(
     block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
 ) -> None:
     """Show the state of a dataset's chain: whose it is, its source and licence, how far it is; or what a block says."""
-    from dagster_versioned.odf.blocks.arrow_schema import fields_of
-    from dagster_versioned.odf.ingest.declare import current_state
-    from dagster_versioned.odf.manifest import to_document, write_manifest
+    from dagster_versioned.odf.manifest import write_manifest
 
     opened = history(dataset_table(session, table))
     if block is not None:
         name, found = find_block(opened, block)
         session.show(_block_document(name, found), iter(write_manifest("MetadataBlock", found).splitlines()))
         return
-    state = current_state(opened)
-    assert state is not None  # a history of events has a chain
-    schema = state.arrow_schema()
-    source = state.polling_source or next(iter(state.push_sources.values()), None)
-    document: dict[str, Any] = {
-        "table": str(opened.name),
-        "dataset_id": str(state.seed.dataset_id),
-        "kind": state.seed.dataset_kind.value,
-        "head": str(state.head),
-        "blocks": state.sequence_number + 1,
-        "events": state.next_offset,
-        "system_time": str(state.system_time),
-        "watermark": None if state.watermark is None else str(state.watermark),
-        "description": state.info.description,
-        "license": None if state.license is None else state.license.short_name,
-        "columns": [] if schema is None else [f"{field.name} {field.type}" for field in fields_of(schema)],
-        "source": None if source is None else type(source).__name__,
-        "merge": None if source is None else type(source.merge).__name__.removeprefix("MergeStrategy"),
-        "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
-        "transform": None if state.transform is None else to_document(state.transform.transform),
-    }
+    document = _chain_document(opened)
     shown = {**document, **{name: ", ".join(document[name]) for name in ("columns", "inputs")}}
     session.show(
         document, Fields((name.replace("_", " "), value) for name, value in shown.items() if value not in (None, ""))
@@ -389,6 +368,41 @@ def explain(
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _chain_document(table: "VersionedTable") -> dict[str, Any]:
+    from dagster_versioned.odf.ingest.declare import current_state
+    from dagster_versioned.odf.manifest import to_document
+
+    state = current_state(table)
+    assert state is not None  # a history of events has a chain
+    return {
+        "table": str(table.name),
+        "dataset_id": str(state.seed.dataset_id),
+        "kind": state.seed.dataset_kind.value,
+        "head": str(state.head),
+        "blocks": state.sequence_number + 1,
+        "events": state.next_offset,
+        "system_time": str(state.system_time),
+        "watermark": state.watermark and str(state.watermark),
+        "description": state.info.description,
+        "license": state.license and state.license.short_name,
+        **_source_members(state),
+        "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
+        "transform": None if state.transform is None else to_document(state.transform.transform),
+    }
+
+
+def _source_members(state: "ChainState") -> dict[str, Any]:
+    from dagster_versioned.odf.blocks.arrow_schema import fields_of
+
+    schema = state.arrow_schema()
+    source = state.polling_source or next(iter(state.push_sources.values()), None)
+    return {
+        "columns": [] if schema is None else [f"{field.name} {field.type}" for field in fields_of(schema)],
+        "source": None if source is None else type(source).__name__,
+        "merge": None if source is None else type(source.merge).__name__.removeprefix("MergeStrategy"),
+    }
 
 
 def _block_document(name: "Multihash", block: "Block") -> dict[str, Any]:

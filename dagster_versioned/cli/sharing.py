@@ -134,7 +134,7 @@ def ref(
     from dagster_versioned.odf.sharing.references import drop_reference, references, set_reference
 
     opened = history(dataset_table(session, table))
-    if (delete and (name is None or block is not None)) or (name is not None and block is None and not delete):
+    if _is_unclear(name, block, delete):
         raise InvalidInput("A reference is set by NAME BLOCK, and taken away by NAME --delete. Nothing was changed.")
     if name is not None and block is not None:
         set_reference(opened, name, find_block(opened, block)[0])
@@ -158,7 +158,7 @@ def repo(
 
     # An environment has those of its project.
     project = session.production() if name is None else session.open()
-    if (delete and (name is None or address is not None)) or (name is not None and address is None and not delete):
+    if _is_unclear(name, address, delete):
         raise InvalidInput("A repository is set by NAME ADDRESS, and forgotten by NAME --delete. Nothing was changed.")
     if name is not None and address is not None:
         set_repository(project, name, address)
@@ -224,6 +224,11 @@ def reset(
         raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
     done = pull_into(RemoteDataset(opened.store), new, until=find_block(opened, block)[0])
     _show_transfer(session, str(new.name), done)
+
+
+def _is_unclear(name: str | None, value: str | None, delete: bool) -> bool:
+    """Whether a name is neither to be set nor taken away, or both; without any, they are listed."""
+    return (name is None and delete) or (name is not None and (value is None) is not delete)
 
 
 def _show_transfer(session: Session, place: str, done: "Transferred") -> None:

@@ -99,8 +99,12 @@ def minute(time: datetime | str) -> str:
     return f"{datetime.fromisoformat(time) if isinstance(time, str) else time:%Y-%m-%d %H:%M}Z"
 
 
+Progress = Callable[[int, int], None]
+"""Is called with what is done, and of how much."""
+
+
 @contextmanager
-def progress(label: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
+def progress(label: str, *, quiet: bool) -> Generator[Progress]:
     """A bar on stderr while the block runs, fed by calls with (done, total); none where stderr is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
