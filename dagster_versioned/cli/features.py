@@ -1,6 +1,5 @@
 """The verbs for the samples of features: what there is, and deletion. Heavy imports wait until one runs."""
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from dagster_versioned.cli.arguments import Apply, Partition, Why
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import Fields, Table, counted, plain, short
+from dagster_versioned.cli.terminal import Fields, Table, confirm, counted, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -103,7 +102,13 @@ def delete(
     if apply:
         is_whole = bool(done.rows) and done.rows == done.of
         if not yes and (is_whole or done.purged):
-            _confirm(feature, done.rows, done.of, len(done.purged))
+            for_good = f", and {counted(len(done.purged), 'version')} for good" if done.purged else ""
+            confirm(
+                f"{done.rows} of {counted(done.of, 'sample')} would be deleted{for_good}.",
+                *(feature, "the feature's key"),
+                to="delete them",
+                untouched="nothing was deleted. --yes deletes without asking.",
+            )
         done = delete_samples(project, feature, where, everything=yes or is_whole, dry_run=False, **options)
     gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
     deleted = "deleted" if apply else "would be deleted"
@@ -170,17 +175,6 @@ def copy(
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
-
-
-def _confirm(feature: str, rows: int, of: int, purged: int) -> None:
-    for_good = f", and {counted(purged, 'version')} for good" if purged else ""
-    sys.stderr.write(
-        f"{rows} of {counted(of, 'sample')} would be deleted{for_good}.\n"
-        f"Type the feature's key ({plain(feature)}) to delete them: "
-    )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != feature:
-        raise InvalidInput("That is not the feature's key, so nothing was deleted. --yes deletes without asking.")
 
 
 def _heads(table: "VersionedTable") -> "list[tuple[Version, FeatureRecord]]":

@@ -1,6 +1,5 @@
 """The verbs that change something. What deletes is a dry run or asks before. Heavy imports wait until a verb runs."""
 
-import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +20,7 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import collection_document, version_document
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.span import parse_moment, parse_span
-from dagster_versioned.cli.terminal import Table, counted, human_size, plain, progress, say, short
+from dagster_versioned.cli.terminal import Table, confirm, counted, human_size, progress, say, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -247,15 +246,15 @@ def purge(
 
 
 def _confirm(table: str, planned: "CollectionReport") -> None:
-    named = ", ".join([*(v.short for v in planned.versions[:10]), *(["…"] if len(planned.versions) > 10 else [])])
-    sys.stderr.write(
-        f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}, "
-        f"{human_size(planned.size_bytes)}: they cannot be brought back.\n"
-        f"Type the table's name ({plain(table)}) to delete them: "
+    named = ", ".join(version.short for version in planned.versions[:10])
+    named += ", …" if planned.versions[10:] else ""
+    what = f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}"
+    confirm(
+        f"{what}, {human_size(planned.size_bytes)}: they cannot be brought back.",
+        *(table, "the table's name"),
+        to="delete them",
+        untouched="nothing was deleted. --yes deletes without asking.",
     )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != table:
-        raise InvalidInput("That is not the table's name, so nothing was deleted. --yes deletes without asking.")
 
 
 def _collect(

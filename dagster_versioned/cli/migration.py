@@ -10,7 +10,7 @@ import typer
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, plain, progress
+from dagster_versioned.cli.terminal import confirm, counted, human_size, progress
 from dagster_versioned.errors import GovernanceError, InvalidInput
 
 if TYPE_CHECKING:
@@ -133,15 +133,8 @@ def _verify(text: str) -> "Verify":
 
 
 def _confirm_by_name(project: str, given: str | None, what: str) -> None:
-    """Ask for the project's name to be typed, unless ``--confirm`` has it."""
-    if given is None:
-        sys.stderr.write(f"{plain(what)}.\nType the project's name ({plain(project)}) to go on: ")
-        sys.stderr.flush()
-        given = sys.stdin.readline().strip()
-    if given != project:
-        raise InvalidInput(
-            "That is not the project's name, so nothing was changed. --confirm NAME goes on without asking."
-        )
+    untouched = "nothing was changed. --confirm NAME goes on without asking."
+    confirm(f"{what}.", project, "the project's name", to="go on", untouched=untouched, given=given)
 
 
 @contextmanager

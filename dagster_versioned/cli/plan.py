@@ -78,7 +78,7 @@ def plan(
     gc.freeze()  # the definitions stay until the end: collecting garbage among them took a fifth of the time
     found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
     if notation is Notation.MARKDOWN:
-        say(*_markdown(found))
+        say(*markdown_of(found))
     else:
         foreseen = Table(_COLUMNS, list(_rows(found.cells)), right=_RIGHT) if found.cells else "Nothing would run."
         session.show({**members(found), "would_run": found.would_run}, foreseen, *_end(found))
@@ -99,7 +99,8 @@ def _locations_here(session: Session) -> "list[CodeLocation]":
     return locations
 
 
-def _markdown(found: "Forecast") -> list[str]:
+def markdown_of(found: "Forecast") -> list[str]:
+    """The lines of a comment for a pull request; cut where it gets too long."""
     count = len({cell.asset for cell in found.cells if cell.what != "blocked"})
     runs = f"{count} of its assets would run, or may" if count else "nothing would run"
     return comment(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
+from dagster_versioned.errors import InvalidInput
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
@@ -75,6 +77,16 @@ def _show_table(table: Table) -> None:
 def say(*lines: str) -> None:
     """Print lines, escaped, on stdout."""
     sys.stdout.write("".join(f"{plain(line)}\n" for line in lines))
+
+
+def confirm(what: str, name: str, called: str, *, to: str, untouched: str, given: str | None = None) -> None:
+    """Ask on stderr for a name to be typed, which is ``called`` so, unless it is given. Raises `InvalidInput`."""
+    if given is None:
+        sys.stderr.write(f"{plain(what)}\nType {called} ({plain(name)}) to {to}: ")
+        sys.stderr.flush()
+        given = sys.stdin.readline().strip()
+    if given != name:
+        raise InvalidInput(f"That is not {called}, so {untouched}")
 
 
 def human_size(size: int | None) -> str | None:
