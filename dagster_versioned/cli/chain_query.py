@@ -6,9 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
+from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit, argument, flag, option
 from dagster_versioned.cli.chain_arguments import dataset_table, history
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
@@ -53,21 +51,15 @@ class Projection(StrEnum):
 )
 def query(
     session: Session,
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="One SELECT over tables or datasets; - reads it from stdin.")
-    ],
-    engine: Annotated[Engine, typer.Option("--engine", help="Whose SQL it is; Spark needs Java.")] = Engine.DUCKDB,
+    sql: Annotated[str, argument("SQL", "One SELECT over tables or datasets; - reads it from stdin.")],
+    engine: Annotated[Engine, flag("--engine", "Whose SQL it is; Spark needs Java.")] = Engine.DUCKDB,
     projection: Annotated[
-        Projection, typer.Option("--projection", help="The current rows of each history, or its events.")
+        Projection, flag("--projection", "The current rows of each history, or its events.")
     ] = Projection.CURRENT,
-    as_at: Annotated[
-        str | None, typer.Option("--as-at", metavar="TIME", help="Rows as they were known at this system time.")
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Rows as they were at this event time.")
-    ] = None,
+    as_at: Annotated[str | None, option("--as-at", "TIME", "Rows as they were known at this system time.")] = None,
+    as_of: Annotated[str | None, option("--as-of", "TIME", "Rows as they were at this event time.")] = None,
     limit: RowLimit = None,
-    notation: Annotated[Notation, typer.Option("--format", "-f", help="What rows are shown in.")] = Notation.TABLE,
+    notation: Annotated[Notation, flag("--format", "-f", "What rows are shown in.")] = Notation.TABLE,
     output: Output = None,
 ) -> None:
     """Ask a question of histories of events, in SQL; nothing is written but the answer."""

@@ -3,8 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 command = Commands("Govern")
 
-_Projects = Annotated[
-    list[str] | None, typer.Argument(metavar="PROJECT", help="Projects by name; all if none is named.")
-]
-_Place = Annotated[
-    str, typer.Argument(metavar="LOCATION", help="A local path, file:///…, s3://…, gs://… or abfss://….")
-]
+_Projects = Annotated[list[str] | None, argument("PROJECT", "Projects by name; all if none is named.")]
+_Place = Annotated[str, argument("LOCATION", "A local path, file:///…, s3://…, gs://… or abfss://….")]
 
 
 @command("gov init --registry git@git.example.org:acme/registry.git")
@@ -119,9 +114,9 @@ def listing(session: Session) -> None:
 def ref(
     session: Session,
     name: ProjectArgument,
-    live: Annotated[bool, typer.Option("--live", help="Ask the governance storage, not the clone.")] = False,
+    live: Annotated[bool, flag("--live", "Ask the governance storage, not the clone.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write ref.json anew from the migration history, after a hand edit.")
+        bool, flag("--repair", "Write ref.json anew from the migration history, after a hand edit.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -154,14 +149,10 @@ def ref(
 def dispatch(
     session: Session,
     name: ProjectArgument,
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="A way of reading; default, if left out.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="DOTTED", help="Let this function read in that context.")
-    ] = None,
-    language: Annotated[str, typer.Option("--language", metavar="NAME", help="Whose readers.")] = "python",
-    remove: Annotated[bool, typer.Option("--remove", help="Take the context away.")] = False,
+    context: Annotated[str | None, option("--context", "NAME", "A way of reading; default, if left out.")] = None,
+    method: Annotated[str | None, option("--method", "DOTTED", "Let this function read in that context.")] = None,
+    language: Annotated[str, option("--language", "NAME", "Whose readers.")] = "python",
+    remove: Annotated[bool, flag("--remove", "Take the context away.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""

@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
@@ -21,10 +20,10 @@ command = Commands("Features")
 
 Upstreams = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--upstream",
-        metavar="LOCATION",
-        help="Another project whose features are upstreams; may be repeated. --governance knows them by name.",
+        "LOCATION",
+        "Another project whose features are upstreams; may be repeated. --governance knows them by name.",
     ),
 ]
 
@@ -50,13 +49,10 @@ def upstream_projects(session: Session, graph: "FeatureGraph", locations: list[s
 def lock(
     session: Session,
     features: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FEATURE", help="What of the project; without any, what of it is in FILE."),
+        list[str] | None, argument("FEATURE", "What of the project; without any, what of it is in FILE.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The lock.")] = Path("features.lock"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say whether FILE is up to date: exit code 1 if not.")
-    ] = False,
+    output: Annotated[Path, option("--output", "-o", "FILE", "The lock.")] = Path("features.lock"),
+    check: Annotated[bool, flag("--check", "Only say whether FILE is up to date: exit code 1 if not.")] = False,
 ) -> ExitCode | None:
     """Pin features of the project in a file, with all that they depend on, for a project that is computed from them.
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dagster_versioned.cli.arguments import (
     PREVIEW_ROWS,
     MaybeVersion,
@@ -15,6 +13,8 @@ from dagster_versioned.cli.arguments import (
     TableArgument,
     Tables,
     VersionArgument,
+    flag,
+    option,
 )
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
@@ -67,7 +67,7 @@ def history(
     session: Session,
     table: TableArgument,
     partition: Partition = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None,
+    limit: Annotated[int | None, flag("--limit", "Only the newest.", min=1)] = None,
 ) -> None:
     """List a table's versions, newest first."""
     subject = session.table(table)
@@ -104,10 +104,8 @@ def diff(
     before: VersionArgument,
     after: MaybeVersion = None,
     partition: Partition = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Compare the rows too; reads both versions.")] = False,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="COLUMN", help="A column that identifies a row; repeatable.")
-    ] = None,
+    rows: Annotated[bool, flag("--rows", "Compare the rows too; reads both versions.")] = False,
+    key: Annotated[list[str] | None, option("--key", "COLUMN", "A column that identifies a row; repeatable.")] = None,
 ) -> None:
     """Say what changed between two versions: schema, rows, parts, parents and metadata."""
     if rows and not key:
@@ -133,12 +131,8 @@ def read(
     session: Session,
     table: TableArgument,
     version: MaybeVersion = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns; repeatable.")
-    ] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="KEY", help="Only this partition; repeatable.")
-    ] = None,
+    columns: Annotated[list[str] | None, option("--columns", "A,B", "Only these columns; repeatable.")] = None,
+    partition: Annotated[list[str] | None, option("--partition", "KEY", "Only this partition; repeatable.")] = None,
     limit: RowLimit = None,
     output: Output = None,
 ) -> None:
@@ -198,14 +192,14 @@ def _export(
 def verify(
     session: Session,
     tables: Tables = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="VERSION", help="Only this version of one table.")] = None,
+    at: Annotated[str | None, option("--at", "VERSION", "Only this version of one table.")] = None,
     partition: Partition = None,
     witness: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--witness",
-            metavar="LOG_VERSION=SHA256",
-            help="A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
+            "LOG_VERSION=SHA256",
+            "A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
         ),
     ] = None,
 ) -> ExitCode | None:

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.session import Session
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 
 command = Commands("Govern")
 
-_Confirm = Annotated[
-    str | None, typer.Option("--confirm", metavar="NAME", help="The project's name, instead of typing it when asked.")
-]
+_Confirm = Annotated[str | None, option("--confirm", "NAME", "The project's name, instead of typing it when asked.")]
 
 
 @command(
@@ -36,15 +33,15 @@ def migrate(
     session: Session,
     name: ProjectArgument,
     target: Annotated[
-        str | None, typer.Argument(metavar="LOCATION", help="The new place; must be empty. The one of a run that died.")
+        str | None, argument("LOCATION", "The new place; must be empty. The one of a run that died.")
     ] = None,
     verify: Annotated[
-        str, typer.Option("--verify", metavar="HOW", help="structural, or content: read every part at the new place.")
+        str, option("--verify", "HOW", "structural, or content: read every part at the new place.")
     ] = "structural",
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Delete the bytes at the old place in the end; asks for the name.")
+        bool, flag("--delete-source", "Delete the bytes at the old place in the end; asks for the name.")
     ] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Call off a migration that has not switched.")] = False,
+    abort: Annotated[bool, flag("--abort", "Call off a migration that has not switched.")] = False,
     reason: Reason = None,
     confirm: _Confirm = None,
     dry_run: DryRun = False,
@@ -95,7 +92,7 @@ def decommission(
     session: Session,
     name: ProjectArgument,
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Delete its bytes, for ever; else they stay, ungoverned.")
+        bool, flag("--delete-data", "Delete its bytes, for ever; else they stay, ungoverned.")
     ] = False,
     reason: Reason = None,
     confirm: _Confirm = None,

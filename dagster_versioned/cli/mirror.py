@@ -4,9 +4,7 @@ from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Tables
+from dagster_versioned.cli.arguments import Tables, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun
 from dagster_versioned.cli.failures import ExitCode
@@ -31,19 +29,13 @@ def mirror(
     session: Session,
     tables: Tables = None,
     remote: Annotated[
-        str | None,
-        typer.Option("--remote", metavar="URL", help="The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR)."),
+        str | None, option("--remote", "URL", "The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR).")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="A clone of it; by default in your cache.")
-    ] = None,
+    folder: Annotated[Path | None, option("--folder", "FOLDER", "A clone of it; by default in your cache.")] = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="TABLE", help="Believe this table's log, though git saw another."),
+        list[str] | None, option("--accept", "TABLE", "Believe this table's log, though git saw another.")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Change nothing: verify the tables, with git as the witness.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Change nothing: verify the tables, with git as the witness.")] = False,
     dry_run: DryRun = False,
 ) -> ExitCode | None:
     """Commit the tables' version documents to a git repository; one commit, none if nothing has changed."""

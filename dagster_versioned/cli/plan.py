@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import flag
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
@@ -49,16 +48,13 @@ def plan(
     module: Modules = None,
     workspace: Workspace = None,
     with_instance: Annotated[
-        bool,
-        typer.Option("--instance", help="Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks."),
+        bool, flag("--instance", "Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks.")
     ] = False,
-    notation: Annotated[
-        Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
-    ] = Notation.TEXT,
+    notation: Annotated[Notation, flag("--format", "-f", "Text, or Markdown for a pull request.")] = Notation.TEXT,
     scope: Annotated[
-        Stale, typer.Option("--scope", help="In an environment: what is not current because of it, or all that is not.")
+        Stale, flag("--scope", "In an environment: what is not current because of it, or all that is not.")
     ] = Stale.CHANGED,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "End with 1 if something would run.")] = False,
 ) -> ExitCode | None:
     """Say what would run of your definitions, and why, as their sensors judge it. Runs and writes nothing.
 
