@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
-from dagster_versioned.tables.maintenance.verify import part_problems
 from dagster_versioned.tables.parts import stored_bytes
+from dagster_versioned.tables.verify import part_problems
 
 
 @dataclass(frozen=True)

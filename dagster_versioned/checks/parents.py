@@ -14,6 +14,7 @@ from dagster_versioned.errors import TableNotFound
 from dagster_versioned.identity.version import On, require_on
 from dagster_versioned.tables.documents.head import partition_head
 from dagster_versioned.tables.staleness import SHORT, CellHead, Need, TableHeads, TableKey, find
+from dagster_versioned.tables.table import open_table
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
             yield _Upstream(key, external.key, TableHeads(cell))
             continue
         project = places.project_for(key, checked.asset_key, own)
-        table = project.table(key.path)
+        table = open_table(project, key.path)
         if table.exists() and table.state.history.asset_key == tuple(key.path):
             pin = (
                 checked.pins.get(str(table.name)) if project is own else places.pin(key, table.name, checked.asset_key)

@@ -5,22 +5,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dagster_versioned.cli.arguments import option
+import typer
 
 if TYPE_CHECKING:
     from dagster_versioned.assets.code_location import CodeLocation
 
 Modules = Annotated[
     list[str] | None,
-    option(
+    typer.Option(
         "--module",
         "-m",
-        "MODULE",
-        "A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
+        metavar="MODULE",
+        help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
     ),
 ]
 Workspace = Annotated[
-    Path | None, option("--workspace", "-w", "FILE", "The code locations of a workspace.yaml of Dagster.")
+    Path | None,
+    typer.Option("--workspace", "-w", metavar="FILE", help="The code locations of a workspace.yaml of Dagster."),
 ]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.diff import VersionDiff
     from dagster_versioned.tables.history import Version
     from dagster_versioned.tables.maintenance.collect import CollectionReport
-    from dagster_versioned.tables.maintenance.verify import VerifyReport
+    from dagster_versioned.tables.verify import VerifyReport
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dagster_versioned.cli.arguments import Apply, EnvironmentName, argument, flag, option
+import typer
+
+from dagster_versioned.cli.arguments import Apply, EnvironmentName
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation
 from dagster_versioned.cli.developer import DryRun, opener, parsed_place
@@ -33,7 +35,9 @@ class Engine(StrEnum):
 def create(
     session: Session,
     name: EnvironmentName,
-    if_absent: Annotated[bool, flag("--if-absent", "Leave one of that name as it is, which else is an error.")] = False,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Leave one of that name as it is, which else is an error.")
+    ] = False,
 ) -> None:
     """Fork every table of the project at this moment, under a name. Copies no row."""
     from dagster_versioned.tables.environment.registry import names_of, read_environment
@@ -73,9 +77,10 @@ def show(session: Session, name: EnvironmentName) -> None:
     from dagster_versioned.tables.environment.registry import document_of
     from dagster_versioned.tables.environments import written_in
 
-    document, _ = document_of(session.production(), name)
+    production = session.production()
+    document, _ = document_of(production.store, production.name, name)
     is_unfinished = document.next is not None or document.previous is not None
-    project = session.production().in_environment(name)
+    project = production.in_environment(name)
     environment = project.environment
     assert environment is not None
     written = written_in(project)
@@ -111,27 +116,39 @@ def diff(
     name: EnvironmentName,
     key: Annotated[
         list[str] | None,
-        option("--key", "TABLE=A,B", "Columns that identify a row of a table, to compare rows; repeatable."),
+        typer.Option(
+            "--key", metavar="TABLE=A,B", help="Columns that identify a row of a table, to compare rows; repeatable."
+        ),
     ] = None,
     max_bytes: Annotated[
-        int | None, flag("--max-bytes", "Read no rows of versions that are larger together.", min=0)
+        int | None, typer.Option("--max-bytes", min=0, help="Read no rows of versions that are larger together.")
     ] = None,
     statistics: Annotated[
-        bool, flag("--statistics", "Read all that differs, for statistics of columns: means, shares, NaN.")
+        bool, typer.Option("--statistics", help="Read all that differs, for statistics of columns: means, shares, NaN.")
     ] = False,
     values: Annotated[
-        bool, flag("--values", "--statistics with minimum, maximum and exact means: values of rows.")
+        bool, typer.Option("--values", help="--statistics with minimum, maximum and exact means: values of rows.")
     ] = False,
     engine: Annotated[
-        Engine, flag("--engine", "What reads rows; auto is arrow, and spark from 1 GiB on.")
+        Engine, typer.Option("--engine", help="What reads rows; auto is arrow, and spark from 1 GiB on.")
     ] = Engine.AUTO,
-    notation: Annotated[Notation, flag("--format", "-f", "Text, or Markdown for a pull request.")] = Notation.TEXT,
+    notation: Annotated[
+        Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
+    ] = Notation.TEXT,
 ) -> None:
     """Say what an environment does to the data: rows, columns, nulls, and what was built from it. Shows no values.
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
-    from dagster_versioned.cli.environment_diff import difference_document, difference_parts, markdown_of
+    from dagster_versioned.cli.environment_diff import (
+        COLUMNS,
+        STATISTICS,
+        difference_document,
+        end_lines,
+        markdown_of,
+        statistics_rows,
+        text_rows,
+    )
     from dagster_versioned.tables.downstream import downstream
     from dagster_versioned.tables.environment_diff import Reading, differences
 
@@ -143,18 +160,25 @@ def diff(
     by = None if engine is Engine.AUTO else engine.value
     found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
     below = downstream(project, {(each.table, each.partition) for each in found})
-    different = {each.table for each in found}
-    unchanged = len({*environment.fork.tables} - different)
-    if notation is Notation.MARKDOWN:
-        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
-        return
+    unchanged = len({*environment.fork.tables, *(each.table for each in found)}) - len({each.table for each in found})
     document = {
         "environment": name,
         "differences": [difference_document(each, values=values) for each in found],
         "downstream": [{"table": table, "partition": partition} for table, partition in below],
     }
-    parts = difference_parts(found, below, unchanged, values=values)
-    session.show(document, parts if found else f"Nothing is different in {name}.")
+    if notation is Notation.MARKDOWN:
+        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
+    elif not found:
+        session.show(document, f"Nothing is different in {name}.")
+    else:
+        rows = statistics_rows(found, values=values)
+        session.show(
+            document,
+            Table(COLUMNS, text_rows(found)),
+            *(["", Table(STATISTICS, rows), ""] if rows else []),
+            f"{counted(unchanged, 'table')} as at the fork.",
+            *end_lines(found, below, values=values),
+        )
 
 
 def _keys(given: Iterable[str]) -> dict[str, list[str]]:
@@ -171,11 +195,12 @@ def _keys(given: Iterable[str]) -> dict[str, list[str]]:
 def export(
     session: Session,
     name: EnvironmentName,
-    to: Annotated[str, argument("LOCATION", "An empty place, or that of a run that died.")],
+    to: Annotated[str, typer.Argument(metavar="LOCATION", help="An empty place, or that of a run that died.")],
     table: Annotated[
-        list[str] | None, option("--table", "TABLE", "This table, written in it or not; repeatable.")
+        list[str] | None,
+        typer.Option("--table", metavar="TABLE", help="This table, written in it or not; repeatable."),
     ] = None,
-    every: Annotated[bool, flag("--all", "All tables, also those that production has alike.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All tables, also those that production has alike.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Copy what was written in an environment to a project of its own, for every reader. Run again, it goes on."""

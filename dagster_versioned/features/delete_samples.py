@@ -21,10 +21,10 @@ from dagster_versioned.tables.documents.parked_draft import refuse_parked
 from dagster_versioned.tables.environment.registry import names_of
 from dagster_versioned.tables.environments import names_written_in
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.maintenance.protection import kept_as
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def _everywhere(samples: _Samples, table: VersionedTable) -> tuple[_Samples, lis
         inside = project.in_environment(name)
         if inside.environment is not None and table.name in names_written_in(inside.environment):
             after = inside.environment.forked_at(table.name)
-            own[name] = list(_versions(inside.table(str(table.name)), after))
+            own[name] = list(_versions(VersionedTable(inside, table.name), after))
     found = samples.as_found_in(chain(_versions(table), *own.values()))
     for name, versions in own.items():
         if holders := _holders(found, versions):

@@ -65,7 +65,7 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
     key, table, plan = feature.feature.key, feature.table, feature.plan
     if table.exists():
         return TakenOver(key, table.version())
-    above = [table.project.table(dep.feature.split("/")) for dep in feature.feature.deps]
+    above = [table.beside(dep.feature.split("/")) for dep in feature.feature.deps]
     try:
         rows = store.samples(feature.graph, key)
     except TableNotFound:

@@ -43,7 +43,6 @@ from dagster_versioned.identity.reference import (
     parse_reference,
 )
 from dagster_versioned.storage.backoff import RACE, RACES
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.project import Project
 
 FOLDER = ".metadata/feature-graphs"
@@ -117,7 +116,7 @@ class GraphHistory:
             diff = graph_diff(known, graph)
             if (same and rebase is None) or dry_run:
                 return PushReport(None, before, snapshot, diff)
-            refuse_in_environment(self._project, "A push of definitions", "Push them to the project itself")
+            self._project.refuse_in_environment("A push of definitions", "Push them to the project itself")
             self._project.check_write()
             self._project.check_unmarked()
             number = 0 if before is None else before.number + 1

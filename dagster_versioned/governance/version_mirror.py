@@ -34,7 +34,6 @@ from dagster_versioned.governance.version_documents import (
     table_documents,
 )
 from dagster_versioned.identity.names import table_name
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.project import Project
 
@@ -108,7 +107,7 @@ class VersionMirror:
     """
 
     def __init__(self, project: Project, repository: GitRepository) -> None:
-        refuse_in_environment(project, "A mirror", "Mirror the project itself")
+        project.refuse_in_environment("A mirror", "Mirror the project itself")
         self._project = project
         self._repository = repository
 

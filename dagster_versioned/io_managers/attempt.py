@@ -14,11 +14,11 @@ from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventDat
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
-from dagster_versioned.tables.lineage import Upstream
-from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.unpublished import heed_reads
+from dagster_versioned.tables.upstream import Upstream
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -46,7 +46,7 @@ _noted: "WeakKeyDictionary[StepExecutionContext, dict[dg.AssetKey, _Note]]" = We
 
 
 # Of each project that a run has opened: the run, and its tables by their URIs.
-_left: "WeakKeyDictionary[Project, tuple[str, dict[str, TableState]]]" = WeakKeyDictionary()
+_left: "WeakKeyDictionary[ProjectContext, tuple[str, dict[str, TableState]]]" = WeakKeyDictionary()
 _MOST_LEFT = 256
 
 

@@ -6,7 +6,7 @@ import dagster as dg
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
-from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.context import ProjectContext
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -19,7 +19,7 @@ _runs: dict[str, str] = {}
 _MOST_RUNS = 1000
 
 
-def settle_environment(step: "StepExecutionContext", project: Project, asset_key: dg.AssetKey) -> None:
+def settle_environment(step: "StepExecutionContext", project: ProjectContext, asset_key: dg.AssetKey) -> None:
     """Mark a run with the environment that its first step writes to, and refuse another one from then on.
 
     Raises `InvalidInput` where the run is of another environment (one executed again elsewhere, say), and where the

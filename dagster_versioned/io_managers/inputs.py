@@ -33,11 +33,11 @@ from dagster_versioned.io_managers.parents import is_read_whole
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.upstream import Upstream
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext

@@ -126,7 +126,7 @@ def _places(output: ReportedOutput) -> dict[tuple[str, str], Dataset]:
 def _dataset_of(parent: Parent, table: VersionedTable, places: Mapping[tuple[str, str], Dataset]) -> Dataset:
     """A parent's; of another project, whose place is not known here, by its name."""
     if parent.source == table.project.name:
-        return dataset_of(table.project.table(parent.table).store.uri)
+        return dataset_of(table.beside(parent.table).store.uri)
     return places.get((parent.source, parent.table), (f"dagster-versioned://{parent.source}", parent.table))
 
 

@@ -15,11 +15,11 @@ from dagster_versioned.assets.reuse.lazy_input import LazyInput
 from dagster_versioned.errors import TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Parent
 from dagster_versioned.io_managers.attempt import noted, started_at
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.table import VersionedTable, open_table
+from dagster_versioned.tables.upstream import Upstream
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -29,7 +29,7 @@ def parents_of(
     step: "StepExecutionContext",
     asset_key: dg.AssetKey,
     partitions: Sequence[str | None],
-    project: Project,
+    project: ProjectContext,
     publish: Publish = "at_once",
 ) -> dict[str | None, list[Upstream]]:
     """The parents of each partition that an output writes (``None``: of the whole table).
@@ -63,7 +63,7 @@ def parents_of(
                 parents[partition] += then
             continue
         where = places.project_for(dependency, asset_key, project)
-        table = where.table(dependency.path)
+        table = open_table(where, dependency.path)
         seen = table_for(step, table, publish)
         is_whole = all(wanted is None for wanted in mapped.values())
         known = _as_of(

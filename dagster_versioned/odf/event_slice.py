@@ -21,13 +21,13 @@ from dagster_versioned.identity.version import Added, Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.configuration import APPEND_ONLY
-from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.lineage import Upstream
-from dagster_versioned.tables.operations import WRITER
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.lineage import parents_by_partition
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.addition import contents_of
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.pending import (
@@ -37,7 +37,7 @@ from dagster_versioned.tables.write.pending import (
     VersionDescription,
     are_given_rows,
 )
-from dagster_versioned.tables.write.stage import describe, parents_by_partition, staging_folder
+from dagster_versioned.tables.write.stage import describe, staging_folder
 from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 
@@ -155,9 +155,22 @@ def append_events(
     table.operations.check_name_is_free()
     with staging_folder(store) as staging:
         pending = PendingSlice(make(staging), description, staging)
-        writing = TableWrite(store, staging, [pending], WRITER, options, {}, run, project.author)
+        writing = TableWrite(staging, [pending], options, {}, run, project.author)
         state = table.operations.change(_plan(writing, pending, store))
     return writing.results(state, began)[0]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Blocks of a chain, which are put before the commit that makes them true."""
+
+    store: ObjectStore
+    blocks: Mapping[str, bytes]
+
+    def put(self, history: History) -> None:
+        """Put them; each has its hash in its name."""
+        for name, data in self.blocks.items():
+            self.store.put(f"{BLOCKS}{name}", data)
 
 
 def _plan(writing: TableWrite, pending: PendingSlice, store: ObjectStore) -> PlanCommit:
@@ -179,16 +192,19 @@ def _plan(writing: TableWrite, pending: PendingSlice, store: ObjectStore) -> Pla
         entry = events.entry
         if entry is None or writing.planned[0].repetition is not None:
             return drafted
-        for name, data in entry.blocks.items():
-            store.put(f"{BLOCKS}{name}", data)
         block = {"block": entry.end.head}
+        blocks = _Blocks(store, entry.blocks)
         if drafted is None:
-            return CommitDraft("ADD BLOCK", [entry.end.action()], block)
+            return CommitDraft("ADD BLOCK", [entry.end.action()], block, staged=[blocks])
         return replace(
             drafted,
+            operation=drafted.operation if drafted.commits else "ADD BLOCK",
             actions=[*drafted.actions, entry.end.action()],
             info={**drafted.info, **block},
-            parameters={"mode": "Append"},
+            parameters={"mode": "Append"} if drafted.commits else {},
+            announces=True,
+            staged=[*drafted.staged, blocks],
+            commits=True,
         )
 
     return plan

@@ -28,7 +28,8 @@ from dagster_versioned.tables.documents.tag import TAGS_FOLDER
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import PINS_KEY, Pin, Project
+from dagster_versioned.tables.pins import PINS_KEY, Pin
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable

@@ -27,7 +27,6 @@ from dagster_versioned.tables.environment.registry import (
     Environment,
     key_of,
     read_environment,
-    refuse_in_environment,
 )
 from dagster_versioned.tables.moment import commits_of, heads_at_one_moment, put_moment
 
@@ -42,7 +41,7 @@ def create_environment(project: "Project", name: str, *, by: str | None = None) 
     leaving or arriving at, and `CommitConflict`, see `heads_at_one_moment`.
     """
     check_environment_name(name)
-    refuse_in_environment(project, "Another environment of it", "Create it from the project itself")
+    project.refuse_in_environment("Another environment of it", "Create it from the project itself")
     project.check_unmarked()
     fork = fork_now(project, name, by)
     try:
@@ -115,7 +114,7 @@ def delete_folder(store: ObjectStore, folder: str) -> int:
 def size_of(project: "Project", name: str) -> int:
     """The bytes that dropping an environment frees. Raises as `drop_environment` does."""
     check_environment_name(name)
-    refuse_in_environment(project, "To drop one", "Drop it from the project itself")
+    project.refuse_in_environment("To drop one", "Drop it from the project itself")
     refuse_open_promotion(project.data, name, "dropped")
     left = [info.size for info in project.store.list(f"{FILES}{name}/")]
     if not left:

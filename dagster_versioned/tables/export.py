@@ -47,12 +47,12 @@ from dagster_versioned.tables.environments import written_in
 from dagster_versioned.tables.history import Collection as CollectionRecord
 from dagster_versioned.tables.history import CommitRecord, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
-from dagster_versioned.tables.maintenance.verify import part_problems
 from dagster_versioned.tables.moment import commits_of, heads_at_one_moment
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.parts import LiveParts, objects_of, parts_of, vector_object
 from dagster_versioned.tables.rename import LEFT_KEY
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.verify import part_problems
 from dagster_versioned.tables.write.commit import CommitDraft
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class _Table:
         self._check_files(data)
         self._copy_log(data)
         operations = TableOperations(self._there, self._name)
-        operations.commit(self._leave)
+        operations.commit_as_migration(self._leave)
         operations.publisher.rebuild(operations.cache)
         data.delete([LEFT_KEY])
 

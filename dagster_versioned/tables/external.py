@@ -25,7 +25,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.environment.registry import environment_of
-from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.upstream import Upstream
 
 _READ_AT_ONCE = 32
 """Commits that are read in one go on the way back to the newest one that changed data."""

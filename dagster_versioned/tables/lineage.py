@@ -1,35 +1,23 @@
 """What is recorded of the versions that something was built from: parents, and where their data comes from."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import cast
 
-from dagster_versioned.errors import VersionNotFound
+from dagster_versioned.errors import InvalidInput, VersionNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, SourceVersion
 from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.upstream import Upstream
 
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from.
-
-    The parent names the environment that made it, whoever reads it; a write leaves out its own
-    (`tables.write.stage.parents_by_partition`). ``drafts`` are the ids of the parked drafts that made it, where it was
-    read before they were published.
-    """
-
-    parent: Parent
-    sources: tuple[SourceVersion, ...]
-    drafts: tuple[str, ...] = ()
+Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
+"""What every frame of a write was built from, or by partition what each was."""
 
 
 def upstreams(
-    project: "Project", table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
+    project: ProjectContext, table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
 ) -> list[Upstream]:
     """The lineage of what is built from these versions of a table, whose ``history`` they are in.
 
@@ -53,7 +41,7 @@ def upstreams(
 
 
 def upstream_of_version(
-    project: "Project", table: TableName, version: Version, drafts: tuple[str, ...] = ()
+    project: ProjectContext, table: TableName, version: Version, drafts: tuple[str, ...] = ()
 ) -> Upstream:
     """The lineage of what is built from one version, which ``drafts`` made that are not published."""
     parent = Parent(
@@ -67,7 +55,7 @@ def upstream_of_version(
     return Upstream(parent, _sources(project.name, table, version), drafts)
 
 
-def _made_in(project: "Project", table: TableName, log_version: int) -> str | None:
+def _made_in(project: ProjectContext, table: TableName, log_version: int) -> str | None:
     """The environment that a version was made in; what one began with is production's."""
     environment = project.environment
     is_own = environment is not None and log_version > environment.forked_at(table)
@@ -80,3 +68,37 @@ def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVe
     if identity["table_type"] == "imported":
         return (SourceVersion(project, str(table), str(version.metadata_sha)),)
     return tuple(map(SourceVersion.from_json, identity.get("source_lineage", ())))
+
+
+def parents_by_partition(
+    parents: Parents, partitions: Iterable[str | None], project: ProjectContext, table: str
+) -> dict[str | None, list[Upstream]]:
+    """The parents of each partition, but for those that are replaced by the write itself.
+
+    Those of the environment that is written to name none: promoted, a version has the name that production gives it.
+    Raises `InvalidInput` for what is no `Upstream`.
+    """
+    partitions = dict.fromkeys(partitions)
+    if isinstance(parents, Mapping):
+        parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
+    else:
+        parents_of = dict.fromkeys(partitions, tuple(parents))
+
+    own = None if project.environment is None else project.environment.name
+
+    def seen_from_here(upstream: Upstream) -> Upstream:
+        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
+            )
+        is_own = (upstream.parent.source, upstream.parent.environment) == (project.name, own)
+        return replace(upstream, parent=replace(upstream.parent, environment=None)) if is_own else upstream
+
+    def is_itself(parent: Parent) -> bool:
+        where = (parent.source, parent.table, parent.environment)
+        return where == (project.name, table, None) and parent.partition in partitions
+
+    return {
+        key: [one for one in map(seen_from_here, parents_of.get(key, ())) if not is_itself(one.parent)]
+        for key in partitions
+    }

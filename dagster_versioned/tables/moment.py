@@ -8,26 +8,23 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidName, ObjectNotFound, PreconditionFailed
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.document import drop_document, put_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, HeadDocument, head_key, read_head, table_head
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.table_record import TableRecord
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
 
 PASSES = 20
 """How often heads are read until none of them moved."""
 TABLES_AT_ONCE = 16
 
 
-def heads_at_one_moment(project: "Project") -> dict[TableName, HeadDocument]:
+def heads_at_one_moment(project: ProjectContext) -> dict[TableName, HeadDocument]:
     """The head of every table that has one, all of them current at one moment, without a mark; nothing is written.
 
     Read twice: where no head moved between the first reading of the last and the second reading of the first, there was
@@ -66,7 +63,7 @@ def commits_of(data: ObjectStore, heads: Mapping[TableName, HeadDocument]) -> di
 
 
 def put_moment(
-    project: "Project",
+    project: ProjectContext,
     store: ObjectStore,
     key: str,
     document: bytes,
@@ -87,7 +84,7 @@ def put_moment(
         raise
 
 
-def check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what: str) -> None:
+def check_kept(project: ProjectContext, heads: Mapping[TableName, HeadDocument], what: str) -> None:
     """Whether all that these heads name is there still, now that the document of ``what`` keeps it.
 
     Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since, and
@@ -97,7 +94,7 @@ def check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what
     for name, document in heads.items():
         if read_head(project.data, head_key(name)) == document:
             continue
-        history = project.table(str(name)).state.history
+        history = TableOperations(project, name).require().history
         for version in history.until(document.log_version).heads.values():
             if version.gone is not None:  # announced, or done
                 raise CommitConflict(
@@ -106,7 +103,7 @@ def check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what
                 )
 
 
-def _read_all(project: "Project") -> dict[TableName, HeadDocument]:
+def _read_all(project: ProjectContext) -> dict[TableName, HeadDocument]:
     keys = [info.key for info in project.data.list(HEADS_FOLDER)]
     names = [name for key in keys if (name := _name(key)) is not None]
     with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="heads") as pool:
@@ -114,7 +111,7 @@ def _read_all(project: "Project") -> dict[TableName, HeadDocument]:
     return {name: document for name, document in zip(names, found, strict=True) if document is not None}
 
 
-def _settled(project: "Project", name: TableName) -> HeadDocument | None:
+def _settled(project: ProjectContext, name: TableName) -> HeadDocument | None:
     """The head, as the log has it if the document does not say so by itself; ``None`` of what is no table by now."""
     document = read_head(project.data, head_key(name))
     if document.arriving is not None:

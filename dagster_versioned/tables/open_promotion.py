@@ -3,17 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName, check_environment_name
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.document import SwappedDocument, update_document
 from dagster_versioned.tables.documents.promotion import PROMOTION_KEY, OpenPromotion, read_promotion
-from dagster_versioned.tables.environment.registry import Environment, refuse_in_environment
+from dagster_versioned.tables.environment.registry import Environment
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.write.promotion import LeftToProduction
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
 
 SELDOM = timedelta(minutes=5)
 """How old a renewal is before another one between the partitions of a table."""
@@ -26,7 +24,7 @@ class PromotionDocument:
     ended.
     """
 
-    def __init__(self, project: "Project", environment: Environment) -> None:
+    def __init__(self, project: ProjectContext, environment: Environment) -> None:
         self._project = project
         self.environment = environment
         self._stored = SwappedDocument(project.data, PROMOTION_KEY)
@@ -110,15 +108,14 @@ class PromotionDocument:
             )
 
 
-def abandon_promotion(project: "Project", name: str, *, dry_run: bool = True) -> OpenPromotion | None:
+def abandon_promotion(project: ProjectContext, name: str, *, dry_run: bool = True) -> OpenPromotion | None:
     """End the open promotion of an environment, at any age, and return it; what it committed stays committed.
 
     The environment need not be there any more. One that cannot be read, whosever it is, is deleted, and ``None``
     returned. Raises `InvalidInput` where none of that name is open.
     """
     check_environment_name(name)
-    refuse_in_environment(project, "To abandon a promotion", "Do it in the project itself")
-    project.check_write()
+    require("abandon promotion", project)
     found: list[OpenPromotion] = []
 
     def abandoned(data: bytes | None) -> bytes:

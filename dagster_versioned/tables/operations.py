@@ -4,16 +4,13 @@ Named after Iceberg's ``TableOperations``, which is the same thing there: refres
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from dagster_versioned.__about__ import __version__
 from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound, VersionedError
 from dagster_versioned.identity.names import TableName, table_name
-from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.overlay import OverlayStore
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.datom_documents import hidden_by
 from dagster_versioned.tables.documents.head import (
     EMPTY,
@@ -25,22 +22,16 @@ from dagster_versioned.tables.documents.head import (
 )
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
-from dagster_versioned.tables.environment.own_files import OwnFiles
 from dagster_versioned.tables.history import Collection, Version
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.maintenance.protection import Protectors
-from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.unpublished import built_from_published
-from dagster_versioned.tables.write.commit import PlanCommit, commit
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts, left
+from dagster_versioned.tables.write.commit import Guard, PlanCommit, commit
 
 logger = logging.getLogger("dagster_versioned")
-
-WRITER = Writer("dagster-versioned", __version__)
 
 
 class TableOperations:
@@ -52,12 +43,12 @@ class TableOperations:
     parked: Mapping[int, ParkedDraft] = {}
     """The log versions that are of parked drafts: only a view has any."""
 
-    def __init__(self, project: "Project", name: TableName) -> None:
+    def __init__(self, project: ProjectContext, name: TableName) -> None:
         self.name = name
         self.asked_for = name
         self._open(project)
 
-    def _open(self, project: "Project") -> None:
+    def _open(self, project: ProjectContext) -> None:
         self.project = project
         self.store: ObjectStore = project.data.subfolder(str(self.name))
         self.table_head = TableHead(project.data, head_key(self.name))
@@ -67,9 +58,7 @@ class TableOperations:
         self.publisher = Publisher(
             project.name, self.name, project.data, self.store, self.table_head, forked_at=forked_at
         )
-        self._own_files: OwnFiles | None = None
-        if forked_at is not None and isinstance(self.store, OverlayStore):
-            self._own_files = OwnFiles(self.store, forked_at)
+        self._guards = tuple(make(project, self.name, self.store) for make in project.guards)
         self._is_as_forked = project.environment is None
 
     def refresh(self) -> TableState | None:
@@ -130,29 +119,29 @@ class TableOperations:
         return -1
 
     def change(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
-        """`commit` what a user asked for: not at a place that a migration has ended."""
+        """Commit what a user asked for: not at a place that a migration has ended."""
         with self.whereabouts.explain_fence():
             if self.name != self.asked_for:
                 raise left(self.asked_for, TableRecord.of(self.require().snapshot))
-            return self.commit(self.whereabouts.unfenced(plan), just_opened=just_opened)
+            return self._commit(plan, (self.whereabouts, *self._guards), just_opened=just_opened)
 
-    def commit(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
+    def commit_as_migration(self, plan: PlanCommit) -> TableState | None:
+        """`change` on behalf of a migration or a rename, which ends or begins the log here itself."""
+        return self._commit(plan, self._guards)
+
+    def _commit(self, plan: PlanCommit, guards: Sequence[Guard], *, just_opened: bool = False) -> TableState | None:
         """Commit a plan, once no collection is in its way, and publish what follows from it."""
-        engine = f"{WRITER.name}/{WRITER.version}"
-        plan = built_from_published(self.project, self.name, plan)
-        if self._own_files is not None:
-            if not self._is_as_forked:
-                self.refresh()
-            plan = self._own_files.keeping(plan)
-        state = commit(self.store, self.cache, plan, self._announce, self._settle, engine, just_opened=just_opened)
+        if not self._is_as_forked:
+            self.refresh()
+        state = commit(self.store, self.cache, plan, self._announce, self._settle, guards, just_opened=just_opened)
         if state is None:
             self.resolve_unless_seen()
-        else:
-            if self.project.environment is not None:
-                self.project.environment.check_committed()
-            elif (version := hidden_by(state.history)) is not None:
-                self._warn_of_hiding(version)
-            self._publish(state)
+            return None
+        for guard in guards:
+            guard.committed()
+        if self.project.environment is None and (version := hidden_by(state.history)) is not None:
+            self._warn_of_hiding(version)
+        self._publish(state)
         return state
 
     def _warn_of_hiding(self, version: Version) -> None:
@@ -167,6 +156,8 @@ class TableOperations:
         )
 
     def _settle(self, collection: Collection) -> None:
+        for guard in self._guards:
+            guard.before_waiting(collection)
         self.collector().settle(collection)
 
     def collector(self) -> Collector:
@@ -215,7 +206,7 @@ class TableOperations:
 
     def repair(self) -> None:
         """Write every derived document again from the commits. Raises `UnsupportedFeature` where the first are gone."""
-        self.project.check_write()
+        require("repair", self.project)
         self.follow()
         self.publisher.rebuild(self.cache)
 

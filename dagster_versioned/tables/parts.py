@@ -15,10 +15,13 @@ from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.types import parse_schema
 from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, VECTOR_TAG, part_order
 from dagster_versioned.engines.partition_values import place
-from dagster_versioned.engines.parts import Part
+from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedFeature
+from dagster_versioned.identity.digest import RowsDigest
+from dagster_versioned.identity.version import VersionEntry
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import refuse_features
@@ -213,3 +216,10 @@ def missing_parts(store: ObjectStore, adds: Sequence[Add]) -> list[Add]:
 
 def _tag(files: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
     return cast("pa.ChunkedArray[Any]", pc.map_lookup(files["tags"], pa.scalar(name), "first"))
+
+
+def recorded_rows(entry: VersionEntry) -> RowsSummary:
+    """What the log says of the rows of a version."""
+    schema = parse_schema(entry.to_json()["identity"]["schema"])
+    digest = RowsDigest.parse(entry.facts.digest)
+    return RowsSummary(schema, entry.identity.nrow, tuple(entry.facts.null_counts), digest)

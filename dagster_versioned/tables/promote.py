@@ -31,9 +31,9 @@ from dagster_versioned.tables.environments import written_in
 from dagster_versioned.tables.findings import carry_findings
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.open_promotion import SELDOM, PromotionDocument
-from dagster_versioned.tables.operations import WRITER
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.clustering import clustering_of
@@ -41,12 +41,11 @@ from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.promotion import (
     LeftToProduction,
     PromotedWrite,
-    Promotion,
-    Rebase,
     Verify,
     restaged,
 )
 from dagster_versioned.tables.write.stage import staging_folder
+from dagster_versioned.tables.write.write import TableWrite
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 _KEPT_SHARE = 0.5
 """A version with fewer than this share of the rows that it replaces looks like one of a sample."""
-_OPERATIONS = ("WRITE", "VACUUM", Rebase.operation)
+_OPERATIONS = ("WRITE", "VACUUM", "REBASE")
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def promote(
     if verify not in get_args(Verify):
         raise InvalidInput(f"verify is one of {', '.join(get_args(Verify))}, not {verify!r}. Nothing was promoted.")
     environment = project.in_environment(name)
-    project.check_write()
+    require("promote", project)
     opened = environment.environment
     assert opened is not None
     document = PromotionDocument(project, opened)
@@ -292,7 +291,7 @@ class PromotedTable:
     A rebase (`tables.rebase`) judges by the same rules, with the environment's next generation in place of production.
     """
 
-    promotion: type[Promotion] = Promotion
+    operation: Literal["PROMOTE", "REBASE"] = "PROMOTE"
 
     def __init__(
         self, project: "Project", environment: "Project", name: TableName, accept: Collection[str], verify: Verify
@@ -385,18 +384,17 @@ class PromotedTable:
                         raise LeftToProduction(why)
                 if (parent := _missing_parent(self._project, versions)) is not None:
                     raise LeftToProduction(f"what it was built from, {_named(parent)}, is not current in production")
-                plan = self.promotion(
-                    store,
+                write = TableWrite(
                     staging,
                     pending,
-                    WRITER,
                     self._settings() if state is None else TableOptions(),
                     constraints,
                     author=by,
                     partitioning=TableRecord.of(self._state.snapshot).partitioning,
                     began=self._forked_at if self._forked_at >= 0 else None,
+                    operation=self.operation,
                 )
-                return plan.draft(state, timestamp)
+                return write.draft(state, timestamp)
 
             if self._forked_at < 0:
                 self._there.operations.check_name_is_free()

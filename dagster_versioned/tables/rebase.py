@@ -32,13 +32,13 @@ from dagster_versioned.tables.documents.parked_draft import read_drafts, refuse_
 from dagster_versioned.tables.documents.promotion import refuse_open_promotion
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
-from dagster_versioned.tables.environment.registry import Environment, document_of, key_of, refuse_in_environment
+from dagster_versioned.tables.environment.registry import Environment, document_of, key_of
 from dagster_versioned.tables.environments import delete_folder, fork_now, names_written_in
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.moment import check_kept
 from dagster_versioned.tables.promote import Cell, LeftCell, PromotedCell, PromotedTable, close, in_order, not_exact
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.promotion import LeftToProduction, Rebase
+from dagster_versioned.tables.write.promotion import LeftToProduction
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -70,11 +70,11 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
     for a place that a migration is leaving or arriving at, and `CommitConflict`, see `heads_at_one_moment`, or where
     others rebase it all the time.
     """
-    refuse_in_environment(project, "A rebase", "Rebase it from the project itself")
+    project.refuse_in_environment("A rebase", "Rebase it from the project itself")
     project.check_unmarked()
     by = by or project.author
     if dry_run:
-        document, _ = document_of(project, name)
+        document, _ = document_of(project.store, project.name, name)
         if document.previous is not None:
             return _carried_on(project, document.previous, document.fork, by, dry_run=True)
         if document.next is None:
@@ -111,7 +111,7 @@ class _Rebase:
     def step(self) -> RebaseReport | None:
         """Take the next step, whoever took the ones before; returns the report once there is none."""
         project, by = self._project, self._by
-        document, etag = document_of(project, self._name)
+        document, etag = document_of(project.store, project.name, self._name)
         if document.previous is not None:
             return _finished(project, document.previous, document, etag, by)
         if self._to is not None and document.fork.generation == self._to.generation:
@@ -248,7 +248,7 @@ def _opened(project: "Project", fork: Fork) -> "Project":
 class _RebasedTable(PromotedTable):
     """A table that was written in one generation of an environment, beside the same one in another generation."""
 
-    promotion = Rebase
+    operation = "REBASE"
 
     def __init__(self, production: "Project", there: "Project", here: "Project", name: TableName) -> None:
         assert there.environment is not None
@@ -304,7 +304,7 @@ class _RebasedTable(PromotedTable):
         return super()._is_another(base)
 
     def _precedes(self, head: Version, version: Version, history: History) -> bool:
-        return history.record(head.log_version).operation == Rebase.operation and any(
+        return history.record(head.log_version).operation == "REBASE" and any(
             one.metadata_sha == head.metadata_sha and one.partition == head.partition
             for one in self._state.history.versions
             if self._forked_at < one.log_version < version.log_version
@@ -316,5 +316,5 @@ def _carried(history: History, forked_at: int) -> dict[str | None, str | None]:
     return {
         version.partition: version.metadata_sha
         for version in history.versions
-        if version.log_version > forked_at and history.record(version.log_version).operation == Rebase.operation
+        if version.log_version > forked_at and history.record(version.log_version).operation == "REBASE"
     }

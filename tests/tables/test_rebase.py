@@ -106,7 +106,7 @@ class TestWhatIsKept:
 
     def test_one_generation_and_no_trace_of_the_rebase_is_left(self, project, branch):
         rebase(project)
-        document, _ = document_of(project, "pr")
+        document, _ = document_of(project.store, project.name, "pr")
         assert (document.next, document.previous) == (None, None)
         folders = {info.key.split("/")[3] for info in project.store.list("environments/files/")}
         assert folders == {document.fork.generation}
@@ -255,7 +255,7 @@ class TestRefusals:
         hooked = HookedStore(project.store, "put_if_match", KEY, lambda: put_mark(project.data, mark))
         with pytest.raises(ProjectMoved):
             rebase(Project("NYC", hooked))
-        assert document_of(project, "pr")[0].next is None
+        assert document_of(project.store, project.name, "pr")[0].next is None
         project.data.delete([MARK_KEY])
         assert len(rebase(project).kept) == 3
 
@@ -270,7 +270,7 @@ class TestRefusals:
         hooked = Project("NYC", HookedStore(project.store, "put_if_match", KEY, collect))
         with pytest.raises(CommitConflict, match="was collected while the rebase of pr"):
             rebase(hooked)
-        assert document_of(project, "pr")[0].next is None
+        assert document_of(project.store, project.name, "pr")[0].next is None
         assert numbers(project.in_environment("pr"), "below") == [40]
         assert len(rebase(project).kept) == 3
 
@@ -289,7 +289,7 @@ class TestRefusals:
 
 def begun(project: Project) -> EnvironmentDocument:
     """A rebase that died when the next fork was there."""
-    document, etag = document_of(project, "pr")
+    document, etag = document_of(project.store, project.name, "pr")
     begun = EnvironmentDocument(document.fork, next=fork_now(project, "pr", None))
     project.store.put_if_match(KEY, begun.to_bytes(), etag)
     return begun
@@ -367,7 +367,7 @@ class TestWritersMeanwhile:
         late = Project("NYC", hooked).in_environment("pr")
         with pytest.raises(EnvironmentNotFound, match=r"was rebased, or made anew, at .* may or may not have"):
             build(late, "other", rows(5))
-        generation = document_of(project, "pr")[0].fork.generation
+        generation = document_of(project.store, project.name, "pr")[0].fork.generation
         assert {info.key.split("/")[3] for info in project.store.list("environments/files/")} == {generation}
 
     def test_a_later_version_takes_the_place_of_one_that_was_carried_before(self, project, branch):
@@ -383,7 +383,7 @@ class TestWritersMeanwhile:
     def test_what_is_written_after_the_swap_stays(self, project, branch):
         with pytest.raises(Died):
             rebase(at_swap(project, lambda store: store.die(after=True)))
-        assert document_of(project, "pr")[0].previous is not None
+        assert document_of(project.store, project.name, "pr")[0].previous is not None
         build(project.in_environment("pr"), "middle", rows(12), "raw", code="4")
         report = rebase(project)
         assert not report.left
@@ -433,7 +433,7 @@ class TestParkedDrafts:
         rebase(project)
 
     def test_that_came_meanwhile_are_named(self, project):
-        document, etag = document_of(project, "pr")
+        document, etag = document_of(project.store, project.name, "pr")
         begun = replace(document, next=fork_now(project, "pr", None))
         project.store.put_if_match(KEY, begun.to_bytes(), etag)  # the rebase of somebody who died
         draft = self.park(project)

@@ -105,7 +105,7 @@ def stepped(
 
 
 def require_one_generation(project: Project) -> None:
-    document, _ = document_of(project, "pr")
+    document, _ = document_of(project.store, project.name, "pr")
     assert (document.next, document.previous) == (None, None)
     folders = {info.key.split("/")[3] for info in project.store.list("environments/files/")}
     assert folders == {document.fork.generation}
@@ -128,7 +128,7 @@ def test_one_that_dies_goes_on_to_the_same_end(base, tmp_path, after):
         cells_of(project.in_environment("pr"))  # whatever it is then can be read
         build(project, "top", rows(99), "middle", code="9")
         project.table("top").expire(keep_last=1, dry_run=False)
-        begun, _ = document_of(project, "pr")
+        begun, _ = document_of(project.store, project.name, "pr")
         is_unfinished = begun.next is not None or begun.previous is not None
         rebase(project)
         branch = project.in_environment("pr")

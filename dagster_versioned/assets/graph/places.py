@@ -11,6 +11,7 @@ from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.identity.names import TableName, table_name_of
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.project import Project
 
@@ -119,7 +120,7 @@ class Places:
             return self._manager(key).why_none or f"its IO manager {name} is a {cls.__name__}"
         return "it has no IO manager"
 
-    def project_for(self, key: dg.AssetKey, reader: dg.AssetKey, own: Project) -> Project:
+    def project_for(self, key: dg.AssetKey, reader: dg.AssetKey, own: ProjectContext) -> ProjectContext:
         """The project in which a dependency of ``reader``, which is stored in ``own``, is looked for.
 
         That of the IO manager that loads it, or of its own. Where this is the reader's as well, it may be configured

@@ -9,7 +9,7 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, plain
-from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.upstream import Upstream
 
 _OURS = "dagster_versioned/"
 

@@ -16,7 +16,6 @@ from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.queries.transform import rebuilt_slice
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.storage.temporary import TemporaryFolder
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
 
@@ -98,7 +97,7 @@ def _protected(table: VersionedTable) -> Mapping[str, str]:
 
 
 def _check(table: VersionedTable, what: str) -> None:
-    refuse_in_environment(table.project, f"A slice that is {what}", "Do it in the project itself")
+    table.project.refuse_in_environment(f"A slice that is {what}", "Do it in the project itself")
     table.project.check_write()
     if EventTable(table).chain.seed.dataset_kind is not DatasetKind.DERIVATIVE:
         raise InvalidInput(

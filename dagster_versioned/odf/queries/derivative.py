@@ -14,8 +14,8 @@ from dagster_versioned.odf.ingest.poll import history_of
 from dagster_versioned.odf.manifest import DatasetSnapshot
 from dagster_versioned.odf.queries.transform import Derivation, Derived, InputAt, query_of
 from dagster_versioned.tables.chain_head import chain_head
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.context import ProjectContext
+from dagster_versioned.tables.table import VersionedTable, open_table
 
 
 def add_derivative(
@@ -48,14 +48,14 @@ def add_derivative(
     return derived, declare(EventTable(table, key=key), others, **described)
 
 
-def _input(project: Project, reference: str, named: Callable[[str], str]) -> InputAt:
+def _input(project: ProjectContext, reference: str, named: Callable[[str], str]) -> InputAt:
     wanted = parse_ref(reference)
     if isinstance(wanted, DatasetAlias):
-        found = project.table(named(str(wanted)))
+        found = open_table(project, named(str(wanted)))
     else:
-        tables = map(project.table, map(str, project.tables()))
-        heads = ((one, chain_head(one.state.snapshot)) for one in tables)
-        found = next((one for one, head in heads if head is not None and head.dataset_id == str(wanted)), None)
+        tables = (open_table(project, str(name)) for name in project.tables())
+        heads = ((table, chain_head(table.state.snapshot)) for table in tables)
+        found = next((table for table, head in heads if head is not None and head.dataset_id == str(wanted)), None)
     if found is None or not found.exists():
         raise InvalidInput(
             f"The input {reference!r:.200} is no dataset of project {project.name}. Nothing was changed. Pull it, or "

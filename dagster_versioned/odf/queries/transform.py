@@ -50,11 +50,11 @@ from dagster_versioned.odf.slice_file import Slice, SliceTask, slice_schema, tab
 from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.tables.chain_head import chain_head
-from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.context import ProjectContext
+from dagster_versioned.tables.table import open_table
 
 
-def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Callable[[DatasetId], RemoteDataset]:
+def datasets_of(project: ProjectContext, others: Iterable[RemoteDataset] = ()) -> Callable[[DatasetId], RemoteDataset]:
     """Finds a dataset among ``others``, else among the project's tables; each is looked at once, when first needed.
 
     What it returns raises `VersionNotFound` for a dataset that is nowhere among them.
@@ -33,7 +34,7 @@ def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Calla
 
 
 def _datasets(
-    project: Project, others: Iterable[RemoteDataset], failed: list[str]
+    project: ProjectContext, others: Iterable[RemoteDataset], failed: list[str]
 ) -> Iterator[tuple[str, RemoteDataset]]:
     """Datasets and where they are; of a place that cannot be read, a sentence goes to ``failed``."""
     for other in others:
@@ -44,7 +45,7 @@ def _datasets(
         else:
             yield found, other
     for name in project.tables():
-        table = project.table(str(name))
+        table = open_table(project, str(name))
         try:
             end = chain_head(table.state.snapshot)
         except VersionedError as error:

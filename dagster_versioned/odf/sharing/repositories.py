@@ -15,7 +15,6 @@ from dagster_versioned.odf.identity.dataset_ref import Name, RemoteAlias, Remote
 from dagster_versioned.storage import Location
 from dagster_versioned.storage.http import check_url
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.project import Project
 
 KEY = ".metadata/repositories.json"
@@ -92,7 +91,7 @@ def _is_web(text: str) -> bool:
 
 
 def _change(project: Project, change: Callable[[dict[Name, str]], dict[Name, str]]) -> None:
-    refuse_in_environment(project, "A repository of one's own", "Name it in the project itself")
+    project.refuse_in_environment("A repository of one's own", "Name it in the project itself")
     project.check_write()
 
     def rewrite(data: bytes | None) -> bytes | None:

@@ -47,7 +47,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
-from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
@@ -234,7 +233,7 @@ def push(
 
 def pushed_chain(table: VersionedTable) -> tuple[RemoteDataset, ChainState]:
     """The table's dataset, and what its chain says. Raises `InvalidInput` for a table whose chain nobody may push."""
-    refuse_in_environment(table.project, "A push", "Push the project's own table")
+    table.project.refuse_in_environment("A push", "Push the project's own table")
     known = chain_head(table.state.snapshot)
     if known is None:
         raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was pushed.")

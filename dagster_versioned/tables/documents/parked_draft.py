@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from dagster_versioned.delta.actions import Members
 from dagster_versioned.delta.files import statistics
-from dagster_versioned.delta.schema.types import parse_schema
 from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import (
     IntegrityError,
@@ -32,7 +31,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.parts import part_key, recorded_rows
 
 PARKED_FOLDER = ".metadata/parked/"
 """Where drafts lie, below a project's data folder: ``{table}/{run}.{backfill}.{id}.json``."""
@@ -88,9 +87,7 @@ class ParkedVersion:
     @cached_property
     def contents(self) -> RowsSummary:
         """What the rows say."""
-        identity, facts = self.entry.identity, self.entry.facts
-        schema = parse_schema(self.entry.to_json()["identity"]["schema"])
-        return RowsSummary(schema, identity.nrow, tuple(facts.null_counts), RowsDigest.parse(facts.digest))
+        return recorded_rows(self.entry)
 
     def to_json(self) -> dict[str, Any]:
         """As the document has it."""

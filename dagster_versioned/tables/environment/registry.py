@@ -8,7 +8,6 @@ has another folder, so what a writer is late with reaches nobody.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import PRODUCTION, TableName, check_environment_name
@@ -19,9 +18,6 @@ from dagster_versioned.tables.document import is_dropped, read_document
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.state import TableState
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
 
 FOLDER = "environments/forks/"
 FILES = "environments/files/"
@@ -130,18 +126,21 @@ def _is_left(now: EnvironmentDocument, fork: Fork) -> bool:
     return now.previous is not None and now.previous.generation == fork.generation
 
 
-def open_environment(project: "Project", name: str) -> Environment:
-    """The environment of a name. Raises `InvalidName`, `EnvironmentNotFound`, `IntegrityError`."""
-    document, etag = document_of(project, name)
-    return Environment(document.fork, project.store, etag)
+def open_environment(store: ObjectStore, project: str, name: str) -> Environment:
+    """An environment of the project at this root.
+
+    Raises `InvalidName`, `EnvironmentNotFound`, `IntegrityError`, and `InvalidInput` for one of another project.
+    """
+    document, etag = document_of(store, project, name)
+    return Environment(document.fork, store, etag)
 
 
-def document_of(project: "Project", name: str) -> tuple[EnvironmentDocument, str]:
+def document_of(store: ObjectStore, project: str, name: str) -> tuple[EnvironmentDocument, str]:
     """The document of the environment of a name, and its ETag. Raises as `open_environment` does."""
-    document, etag = _read(project.store, name)
-    if document.fork.project != project.name:
+    document, etag = _read(store, name)
+    if document.fork.project != project:
         raise InvalidInput(
-            f"The environment {name} is one of the project {document.fork.project!r}, not of {project.name!r}. Nothing "
+            f"The environment {name} is one of the project {document.fork.project!r}, not of {project!r}. Nothing "
             "was opened. Open the project by the name that it has."
         )
     return document, etag
@@ -168,15 +167,6 @@ def environments_of(store: ObjectStore) -> list[Fork]:
 def read_forks(store: ObjectStore, name: str) -> list[Fork]:
     """The forks that production keeps something for of the environment of a name. Raises as `open_environment` does."""
     return list(_read(store, name)[0].forks)
-
-
-def refuse_in_environment(project: "Project", what: str, instead: str) -> None:
-    """Raise `InvalidInput` where a project was opened in an environment."""
-    if project.environment is not None:
-        raise InvalidInput(
-            f"{what} is not possible in the environment {project.environment.name} of {project.name}. Nothing was "
-            f"changed. {instead}."
-        )
 
 
 def refuse_environments(store: ObjectStore) -> None:

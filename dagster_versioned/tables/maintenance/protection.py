@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import orjson
 
@@ -18,20 +18,20 @@ from dagster_versioned.errors import (
     IntegrityError,
     InvalidName,
     ObjectNotFound,
-    TableNotFound,
     VersionNotFound,
 )
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import KEPT, ParkedDraft, draft_keys, forget_bounds
 from dagster_versioned.tables.documents.tag import TaggedTable, read_tag, tag_key, tag_names
 from dagster_versioned.tables.environment.fork import ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, key_of, names_of, read_forks
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import named_sha, part_key
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.pins import read_pins
+from dagster_versioned.tables.state import StateCache
+from dagster_versioned.tables.table_record import TableRecord
 
 _TABLES_AT_ONCE = 16
 _SHA = re.compile(rb"[0-9a-f]{64}")
@@ -78,7 +78,7 @@ class Protectors:
 
     def __init__(
         self,
-        project: "Project",
+        project: ProjectContext,
         table: TableName,
         former: "Callable[[], Iterable[tuple[str, str]]]" = tuple,
     ) -> None:
@@ -92,7 +92,7 @@ class Protectors:
     def kept(self, history: History) -> dict[str, Protection]:
         """The versions that are pinned, or were current at a tag or when an environment began, by `kept_as`."""
         names = {str(self._table), *(name for _, name in self._former())}
-        pins = self._project.pins().values()
+        pins = read_pins(self._project).values()
         pinned = {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
         return dict(self._at_moments(history, names)) | pinned
 
@@ -196,15 +196,16 @@ class Protectors:
         known = self._others.get(name)
         if known is not None and known.is_current():
             return known
-        table = self._project.table(str(name))
-        try:
-            history = table.state.history
-        except TableNotFound:
+        store, loaded = self._project.data.subfolder(str(name)), self._project.loaded
+        state = StateCache(store, loaded=loaded).refresh()
+        if state is None:
             return None  # a folder that is no table
-        if table.name != name:
+        left_for = TableRecord.of(state.snapshot).left_for(name)
+        if left_for is not None and StateCache(self._project.data.subfolder(left_for), loaded=loaded).refresh():
             return None  # a name that a table had: it is looked at under the one that it has
+        history = state.history
         parents = {sha: child.short for child in history.versions if child.gone is None for sha in _parents(child)}
-        return _OtherTable(table.store, history.log_version, history.record(history.log_version).sha256, parents)
+        return _OtherTable(store, history.log_version, history.record(history.log_version).sha256, parents)
 
 
 def named_versions(history: History, reasons: Mapping[str, Protection]) -> dict[str, Protection]:

@@ -13,18 +13,20 @@ from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import Facts, Identity, Run, VersionEntry, created_at_text, data_sha
+from dagster_versioned.identity.version import Facts, Run, VersionEntry, created_at_text, data_sha
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
-from dagster_versioned.tables.operations import WRITER
+from dagster_versioned.tables.lineage import Parents
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.view import beside_collections, commit_in_memory, in_memory, seen_by, view
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import part_key, parts_of
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.unpublished import refuse_unpublished
+from dagster_versioned.tables.write.commit import WRITER
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import OwnWrite, VersionDescription
-from dagster_versioned.tables.write.stage import Parents, stage, staging_folder
+from dagster_versioned.tables.write.stage import stage, staging_folder
 from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 
@@ -59,7 +61,7 @@ def park(
     `InvalidInput` for histories of events, for features, and for what is built from drafts of another project, of
     which nobody who publishes here would know.
     """
-    table.project.check_write()
+    require("park", table.project)
     options = options or TableOptions()
     if options.history is not None or any(isinstance(frame, OwnWrite) for frame in frames.values()):
         kind = "a history of events" if options.history is not None else "a feature, whose stale samples are computed"
@@ -108,17 +110,8 @@ class _Parking:
             stage(frame, key, described[key], self.staging, options, constraints, self.pinned, table.known_schema)
             for key, frame in frames.items()
         ]
-        write = TableWrite(
-            table.store,
-            self.staging,
-            writes,
-            WRITER,
-            options,
-            constraints,
-            self.run,
-            table.project.author,
-            self.partitioning,
-        )
+        author = table.project.author
+        write = TableWrite(self.staging, writes, options, constraints, self.run, author, self.partitioning)
 
         def commit() -> tuple[VersionedTable, Sequence[WriteResult]]:
             log, cache = in_memory(table.operations)
@@ -166,19 +159,8 @@ class _Parking:
         written = engine.write(frame, self.staging, options)
         self.staging.promote_all([(part, part_key(part)) for part in written.parts])
         contents = written.contents
-        identity = Identity(
-            asset_key=described.asset_key,
-            table_type=described.table_type,
-            data_sha=data_sha([part.sha256 for part in written.parts], "ignored"),
-            nrow=contents.nrow,
-            schema=contents.schema.to_json(),
-            partition=partition,
-            parents=described.parents,
-            source_lineage=described.source_lineage,
-            code_version=described.code_version,
-            message=described.message,
-            custom=described.custom,
-        )
+        sha = data_sha([part.sha256 for part in written.parts], "ignored")
+        identity = described.identity(partition, contents, sha)
         facts = Facts(
             created_at=created_at_text(time.time_ns() // 1_000_000),
             writer=WRITER,

@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_by_id, read_drafts, settle
 from dagster_versioned.tables.parked.write import Superseded, parked_write
+from dagster_versioned.tables.preconditions import require
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.unpublished import is_committed
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.stage import staging_folder
 from dagster_versioned.tables.write.write import WriteResult
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
-    from dagster_versioned.tables.state import TableState
-    from dagster_versioned.tables.table import VersionedTable
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Publication:
     """A draft that was published: its table, and what its versions came to."""
 
     draft: ParkedDraft
-    table: "VersionedTable"
+    table: VersionedTable
     results: Sequence[WriteResult]
 
 
@@ -61,7 +59,7 @@ class _Held(InvalidInput):
         self.found = Hindrance(why, failed)
 
 
-def publish_run(project: "Project", run_id: str, by: str | None) -> PublicationReport:
+def publish_run(project: ProjectContext, run_id: str, by: str | None) -> PublicationReport:
     """Publish what a run has parked, whatever checks say of it: the decision of a person, who is named."""
     if not (by or "").strip():
         raise InvalidInput(
@@ -74,14 +72,14 @@ def publish_run(project: "Project", run_id: str, by: str | None) -> PublicationR
 
 
 def publish_drafts(
-    project: "Project", drafts: Iterable[ParkedDraft], judge: Judgement, by: str | None = None, report: Report = id
+    project: ProjectContext, drafts: Iterable[ParkedDraft], judge: Judgement, by: str | None = None, report: Report = id
 ) -> PublicationReport:
     """Publish the living ones of these that are to be, each after those that it was built from.
 
     Whatever keeps one from being published keeps no other one, and is what its document says from then on. Raises
     `GovernanceError` where this is not the place to write to.
     """
-    project.check_write()
+    require("publish", project)
     published: list[Publication] = []
     superseded: list[ParkedDraft] = []
     waiting: dict[str, tuple[ParkedDraft, Hindrance]] = {}
@@ -116,25 +114,25 @@ def publish_drafts(
 
 
 def _publish(
-    project: "Project", draft: ParkedDraft, judge: Judgement, by: str | None, report: Report
+    project: ProjectContext, draft: ParkedDraft, judge: Judgement, by: str | None, report: Report
 ) -> Publication | Hindrance:
     """The publication, or what keeps the draft from it. Raises `Superseded`."""
     if (found := judge(draft)) is not None:
         return found
     if (above := _built_from(project, draft)) is not None:
         return above
-    table = project.table(str(draft.table))
+    table = VersionedTable(project, draft.table)
     operations = table.operations
     with staging_folder(table.store) as staging:
         write = parked_write(table.store, staging, draft)
 
-        def plan(state: "TableState | None", timestamp: int) -> CommitDraft | None:
+        def plan(state: TableState | None, timestamp: int) -> CommitDraft | None:
             if (found := judge(draft)) is not None:
                 raise _Held(found.why, failed=found.failed)
             return write.draft(state, timestamp)
 
         state = operations.change(plan)
-        results = write.results(state or operations.refresh(), write.began)
+        results = write.results(state or operations.refresh())
     publication = Publication(draft, table, results)
     report(publication)
     names = {one.version.partition: str(one.version.metadata_sha) for one in results}
@@ -142,7 +140,7 @@ def _publish(
     return publication
 
 
-def _built_from(project: "Project", draft: ParkedDraft) -> Hindrance | None:
+def _built_from(project: ProjectContext, draft: ParkedDraft) -> Hindrance | None:
     """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
     above = drafts_by_id(project.data, draft.upon)
     # Before the log: a draft may have the name of a version that was current once.
@@ -165,7 +163,7 @@ def _built_from(project: "Project", draft: ParkedDraft) -> Hindrance | None:
     return None
 
 
-def _close(project: "Project", draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | Hindrance:
+def _close(project: ProjectContext, draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | Hindrance:
     try:
         return settle(project.data, draft, standing="superseded", why=why, closed_at=_now(), by=by)
     except VersionedError as error:

@@ -12,7 +12,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.wrappers import StoreWrapper
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.history import Collection
-from dagster_versioned.tables.operations import WRITER, TableOperations
+from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.parked.write import Superseded, parked_write
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -118,7 +118,7 @@ def _view(table: VersionedTable, drafts: Sequence[ParkedDraft]) -> View:
             try:
                 write = parked_write(operations.store, staging, draft)
                 before, state = cache.known, commit_in_memory(log, cache, write.draft)
-                results[draft.id] = write.results(state, write.began)
+                results[draft.id] = write.results(state)
                 if state is not None and state is not before:
                     parked[state.log_version] = draft
             except Superseded as why:
@@ -145,7 +145,7 @@ def in_memory(operations: TableOperations) -> tuple[LogInMemory, StateCache]:
 
 def commit_in_memory(log: LogInMemory, cache: StateCache, plan: PlanCommit) -> TableState | None:
     """The state once the plan was committed there. Raises what the plan raises."""
-    after = commit(log, cache, plan, lambda _: None, _in_the_way, f"{WRITER.name}/{WRITER.version}")
+    after = commit(log, cache, plan, lambda _: None, _in_the_way)
     return after or cache.known
 
 

@@ -20,7 +20,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
 from dagster_versioned.tables.history import History
-from dagster_versioned.tables.operations import WRITER
 from dagster_versioned.tables.parts import known_line, part_key
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -28,21 +27,7 @@ from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
-from dagster_versioned.tables.write.write import TableWrite
-
-
-def described(version: ParkedVersion) -> VersionDescription:
-    """What describes a version besides its data."""
-    identity = version.entry.identity
-    return VersionDescription(
-        asset_key=tuple(identity.asset_key),
-        table_type=identity.table_type,
-        parents=tuple(identity.parents),
-        source_lineage=tuple(identity.source_lineage),
-        code_version=identity.code_version,
-        message=identity.message,
-        custom=identity.custom,
-    )
+from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 
 class Superseded(VersionedError):
@@ -56,7 +41,7 @@ class ParkedReplacement(PendingWrite):
         written = None if version.parts is None else StagedParts(version.contents, version.parts)
         super().__init__(
             version.partition,
-            described(version),
+            VersionDescription.of(version.entry.identity),
             version.contents,
             version.row_order,
             written,
@@ -97,7 +82,7 @@ class ParkedAddition(Addition):
         self._fits = False
         super().__init__(
             version.partition,
-            described(version),
+            VersionDescription.of(version.entry.identity),
             None,
             ArrowEngine(),
             staging,
@@ -126,55 +111,45 @@ class ParkedAddition(Addition):
         return super()._upsert(scan, base, matching)
 
 
-class PublishedWrite(TableWrite):
-    """The draft of what a step parked, against the head as it is now."""
+class DraftWrite:
+    """The plan that publishes what a step parked, against the head as it is now."""
 
-    operation = "WRITE"
-
-    def __init__(
-        self, parked: ParkedDraft, store: ObjectStore, staging: Staging, writes: Sequence[PendingWrite]
-    ) -> None:
-        super().__init__(
-            store,
-            staging,
-            writes,
-            WRITER,
-            parked.options,
-            parked.options.constraints or {},
-            parked.run,
-            parked.author,
-            parked.partitioning,
-        )
+    def __init__(self, parked: ParkedDraft, staging: Staging, writes: Sequence[PendingWrite]) -> None:
+        options = parked.options
         self.began = time.monotonic()
         self._parked = parked
+        self._write = TableWrite(
+            staging, writes, options, options.constraints or {}, parked.run, parked.author, parked.partitioning
+        )
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """As of any write; constraints that the table got since are tried on the rows. Raises `Superseded`."""
-        if state is not None and self._parked.options.constraints is None:
-            self._try(constraints_of(state.snapshot.metadata.configuration))
-        drafted = super().draft(state, timestamp)
+        if state is not None:
+            if self._parked.options.constraints is None:
+                self._try(constraints_of(state.snapshot.metadata.configuration))
+            self._require_table(state)
+        drafted = self._write.draft(state, timestamp)
         if self._parked.options.mode == "replace":
             self._require_head(state)
         return drafted
 
-    def _record(self, state: TableState | None) -> TableRecord:
-        """As of any write. Raises `Superseded` where the table became another one since the rows were parked."""
-        parked = self._parked.log_version
-        if (
-            state is not None
-            and parked is not None
-            and max(parked, 0) < (since := TableRecord.of(state.snapshot).since)
-        ):
+    def results(self, state: TableState | None) -> list[WriteResult]:
+        """What became of each version, with the state after the commit."""
+        return self._write.results(state, self.began)
+
+    def _require_table(self, state: TableState) -> None:
+        """Raise `Superseded` where the table became another one since the rows were parked."""
+        parked, since = self._parked.log_version, TableRecord.of(state.snapshot).since
+        if parked is not None and max(parked, 0) < since:
             raise Superseded(
                 f"{self._parked.table} became another table (log version {since}: "
                 f"{state.history.record(since).operation}) after the draft was made. The table is as it was; the draft "
                 "will not be published. Run its step again."
             )
-        return super()._record(state)
 
     def _require_head(self, state: TableState | None) -> None:
         """Raise `Superseded` unless each head is the one that the draft saw, or the draft itself."""
-        for plan, version in zip(self.planned, self._parked.versions, strict=True):
+        for plan, version in zip(self._write.planned, self._parked.versions, strict=True):
             if plan.entry is None:
                 continue
             head = state.history.heads.get(version.partition) if state is not None else None
@@ -194,16 +169,16 @@ class PublishedWrite(TableWrite):
                 )
 
     def _try(self, constraints: dict[str, str]) -> None:
-        if constraints.items() <= self._satisfied.items():
+        if constraints.items() <= self._write.satisfied.items():
             return
         for version in self._parked.versions:
             if version.parts is not None:
-                frame = rows_of(self._store, version.parts, version.contents, pa.Table)
+                frame = rows_of(self._write.staging.store, version.parts, version.contents, pa.Table)
                 require_frame(ArrowEngine(), frame, constraints)
-        self._satisfied = constraints
+        self._write.satisfied = constraints
 
 
-def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> PublishedWrite:
+def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> DraftWrite:
     """The write that publishes a draft. Raises `Superseded` where rows that are to be added were collected."""
     writes: list[PendingWrite] = []
     for version in parked.versions:
@@ -214,7 +189,7 @@ def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> P
         assert version.parts is not None  # rows that are added are always written
         require_parts(store, parked.table, version.parts)
         writes.append(ParkedAddition(version, store, staging, parked, version.parts))
-    return PublishedWrite(parked, store, staging, writes)
+    return DraftWrite(parked, staging, writes)
 
 
 def rows_of(store: ObjectStore, parts: Sequence[Part], contents: RowsSummary, frame_type: type) -> Any:

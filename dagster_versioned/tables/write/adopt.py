@@ -12,12 +12,12 @@ from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TA
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, created_at_text, data_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, created_at_text, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft, refuse_foreign_rules
+from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_foreign_rules
 from dagster_versioned.tables.write.table_actions import table_actions, version_domain
 
 
@@ -27,12 +27,9 @@ class Adoption:
     The rows of the parts have no order that anybody promised, so it is ignored.
     """
 
-    def __init__(
-        self, store: ObjectStore, asset_key: tuple[str, ...], writer: Writer, by: str | None, message: str | None
-    ) -> None:
+    def __init__(self, store: ObjectStore, asset_key: tuple[str, ...], by: str | None, message: str | None) -> None:
         self._store = store
         self._asset_key = asset_key
-        self._writer = writer
         self._by = by
         self._message = message
 
@@ -80,7 +77,7 @@ class Adoption:
         )
         facts = Facts(
             created_at=created_at_text(timestamp),
-            writer=self._writer,
+            writer=WRITER,
             size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=rows.text,

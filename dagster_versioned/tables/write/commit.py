@@ -2,31 +2,47 @@
 
 Every operation that changes a table (write, revert, hold, adopt, collect) is a *plan*: a function from the state at the
 end of the log to the draft of the next entry. One that loses the race is computed anew from the new state, because what
-it may do, removes and links to depends on it (FORMAT.md, Conflicts).
+it may do, removes and links to depends on it (FORMAT.md, Conflicts). Whatever a plan drafts has to pass the table's
+guards before anything of it is stored; none of them is asked by the plan, so that no plan can forget one.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Action, CommitInfo, Metadata, Protocol
 from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.delta.features import row_rules
+from dagster_versioned.engines.staging import PROMOTERS
 from dagster_versioned.errors import CommitConflict
+from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import refuse_features
-from dagster_versioned.tables.history import MEMBER, Collection
-from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.history import MEMBER, Collection, History
 from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.clustering import with_clustering_statistics
 from dagster_versioned.tables.write.column_rules import require_rules
+
+WRITER = Writer("dagster-versioned", __version__)
 
 OBEYED = frozenset(
     {"allowColumnDefaults", "changeDataFeed", "checkConstraints", "clustering", "generatedColumns", "invariants"}
 )
 """Rules for rows and files that modules beside this one see to."""
+
+
+class StagedFiles(typing.Protocol):
+    """Files that are nowhere in the table before a draft that needs them has passed the guards."""
+
+    def put(self, history: History) -> None:
+        """Give them their final names, unless they have these and no collection took one since."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +51,8 @@ class CommitDraft:
 
     ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
     files that no version needs any more (`CommitInfo.forgotten`). ``unpublished`` is what its versions are built from
-    that is parked.
+    that is parked. ``needs`` are the objects that have to be there, ``staged`` the files that are put before the
+    commit. One that only heals what was lost puts them, and ``commits`` nothing.
     """
 
     operation: str
@@ -45,6 +62,28 @@ class CommitDraft:
     announces: bool = True
     forgets: Sequence[str] = ()
     unpublished: Sequence[Upstream] = ()
+    needs: frozenset[str] = frozenset()
+    staged: Sequence[StagedFiles] = ()
+    commits: bool = True
+
+
+class Guard:
+    """What every commit to a table has to pass. A guard overrides the steps that it has a say in."""
+
+    def before(self, state: TableState | None) -> None:
+        """Raise where nothing may be committed onto this state; nothing was planned yet."""
+
+    def check(self, state: TableState | None, draft: CommitDraft) -> None:
+        """Raise where this draft may not be committed; nothing of it was stored yet."""
+
+    def complete(self, draft: CommitDraft) -> None:
+        """See to the files that the draft needs besides its own, which are there by now."""
+
+    def before_waiting(self, collection: Collection) -> None:
+        """Raise where it is of no use to wait for this collection to end."""
+
+    def committed(self) -> None:
+        """Raise where what was committed a moment ago does not count."""
 
 
 class CollectionInProgress(Exception):
@@ -74,7 +113,7 @@ def commit(
     plan: PlanCommit,
     announce: Callable[[int], None],
     settle: Callable[[Collection], object],
-    engine_info: str,
+    guards: Sequence[Guard] = (),
     *,
     just_opened: bool = False,
 ) -> TableState | None:
@@ -82,7 +121,7 @@ def commit(
 
     The first plan is made from the state that is remembered, which the put of the commit proves to be the newest one;
     where there is none to put, or the plan is refused, the end of the log is looked at first. A collection in the way
-    is waited for, or ended, by ``settle``.
+    is waited for, or ended, by ``settle``. Each draft has to pass the ``guards``, in their order.
     Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
     ``plan`` raises; in both cases nothing was committed.
     """
@@ -90,7 +129,7 @@ def commit(
     for attempt in range(RACES):
         timestamp = next_timestamp(state)
         try:
-            drafted = plan(state, timestamp)
+            drafted = _draft(store, state, timestamp, plan, guards)
         except Exception as refused:  # any refusal may be of what is no more
             newer = state if is_newest else cache.refresh()
             if newer is state:
@@ -113,7 +152,7 @@ def commit(
             actions=with_clustering_statistics(store, state.snapshot if state else None, drafted.actions),
             operation=drafted.operation,
             operation_parameters=drafted.parameters,
-            commit_info=_commit_info(drafted, state, timestamp, engine_info),
+            commit_info=_commit_info(drafted, state, timestamp),
         )
         _check_rules(store, transaction)
         match transaction.attempt(store):
@@ -129,6 +168,44 @@ def commit(
     )
 
 
+def _draft(
+    store: ObjectStore, state: TableState | None, timestamp: int, plan: PlanCommit, guards: Sequence[Guard]
+) -> CommitDraft | None:
+    """What is to be committed now, with all that it needs in its place. Raises what plan and guards do."""
+    for guard in guards:
+        guard.before(state)
+    drafted = plan(state, timestamp)
+    if drafted is None:
+        return None
+    history = state.history if state is not None else History([])
+    refuse_collected(drafted.needs, history)
+    for guard in guards:
+        guard.check(state, drafted)
+    _put_all(drafted.staged, history)
+    for guard in guards:
+        guard.complete(drafted)
+    return drafted if drafted.commits else None
+
+
+def refuse_collected(keys: Set[str], history: History) -> None:
+    """Raise `CollectionInProgress` where objects that are needed are about to be deleted."""
+    for collection in history.open_collections:
+        if keys & collection.paths:
+            raise CollectionInProgress(collection)
+
+
+def _put_all(staged: Sequence[StagedFiles], history: History) -> None:
+    """Put files: those of several partitions at once."""
+    if len(staged) < 2:
+        for files in staged:
+            files.put(history)
+        return
+    with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+        running = [pool.submit(files.put, history) for files in staged]
+    for done in running:
+        done.result()
+
+
 def _check_rules(store: ObjectStore, transaction: Transaction) -> None:
     """Raise where another program gave the table rules that versions do not obey, or that the rows break."""
     refuse_foreign_rules(transaction.protocol, transaction.metadata)
@@ -142,14 +219,14 @@ def refuse_foreign_rules(protocol: Protocol, metadata: Metadata) -> None:
     refuse_features(row_rules(protocol, metadata) - OBEYED)
 
 
-def _commit_info(drafted: CommitDraft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
+def _commit_info(drafted: CommitDraft, state: TableState | None, timestamp: int) -> dict[str, Any]:
     previous = {"prev": state.snapshot.commit_sha256} if state else {}
     return {
         # The draft says in its facts when the version was made, so it is the draft's time that is committed.
         "inCommitTimestamp": timestamp,
         "timestamp": timestamp,
         "isBlindAppend": False,
-        "engineInfo": engine_info,
+        "engineInfo": f"{WRITER.name}/{WRITER.version}",
         MEMBER: {**drafted.info, **previous},
         **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
     }

@@ -14,7 +14,7 @@ import orjson
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import ExpiredVersion, HeldHead, InvalidInput, TableNotFound, VersionNotFound
-from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text, partitions_sha
+from dagster_versioned.identity.version import VersionEntry, created_at_text, partitions_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import Version
@@ -22,7 +22,7 @@ from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import Dropped, TableRecord
-from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
+from dagster_versioned.tables.write.commit import WRITER, CommitDraft
 from dagster_versioned.tables.write.table_actions import dropped_domains, dropped_info, version_domain
 
 
@@ -104,10 +104,9 @@ class Drop:
 class Restoration:
     """The draft that takes the drop of a table back: its versions of then are current again, by their identities."""
 
-    def __init__(self, table: str, store: ObjectStore, writer: Writer, by: str | None) -> None:
+    def __init__(self, table: str, store: ObjectStore, by: str | None) -> None:
         self._table = table
         self._store = store
-        self._writer = writer
         self._by = by
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
@@ -136,17 +135,13 @@ class Restoration:
                 f"Part {lost[0].key} of {self._table} is missing from {self._store.uri}. Nothing was changed. Run "
                 "verify."
             )
-        paths = objects_of(self._store, adds)
-        for collection in state.history.open_collections:
-            if paths & collection.paths:
-                raise CollectionInProgress(collection)
         entries = [
             VersionEntry.of(
                 version.identity,
                 replace(
                     version.facts,
                     created_at=created_at_text(timestamp),
-                    writer=self._writer,
+                    writer=WRITER,
                     author=self._by,
                     previous=None,
                     run=None,
@@ -170,6 +165,7 @@ class Restoration:
                 "versions": [entry.to_json() for entry in entries],
                 **({"partitions_sha": partitions_sha(shas)} if shas else {}),
             },
+            needs=frozenset(objects_of(self._store, adds)),
         )
 
 

@@ -5,17 +5,16 @@ from contextlib import ExitStack
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import parse_schema
-from dagster_versioned.engines.parts import RowsSummary, StagedParts
+from dagster_versioned.engines.parts import StagedParts
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, IntegrityError, LogCorrupt, VersionNotFound
-from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import usable
 from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of, recorded_rows
 from dagster_versioned.tables.read import check_parts, row_order_of
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -66,26 +65,12 @@ class KeptWrite(PendingWrite):
 
     def __init__(self, kept: KeptVersion) -> None:
         version = kept.version
-        identity, facts = version.identity, version.facts
-        description = VersionDescription(
-            asset_key=tuple(identity.asset_key),
-            table_type=identity.table_type,
-            parents=tuple(identity.parents),
-            source_lineage=tuple(identity.source_lineage),
-            code_version=identity.code_version,
-            message=identity.message,
-            custom=identity.custom,
-        )
-        contents = RowsSummary(
-            parse_schema(version.entry.to_json()["identity"]["schema"]),
-            identity.nrow,
-            tuple(facts.null_counts),
-            RowsDigest.parse(facts.digest),
-        )
+        contents = recorded_rows(version.entry)
         nothing = StagedParts(contents, ())
+        description = VersionDescription.of(version.identity)
         super().__init__(version.partition, description, contents, row_order_of(version), nothing, lambda: nothing)
         self.kept = kept
-        self.computation = facts.computation
+        self.computation = version.facts.computation
 
     def recheck(self, state: TableState | None) -> None:
         """Raise `CommitConflict` where the version may not be reused any more."""

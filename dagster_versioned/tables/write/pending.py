@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.log.commits import read_commit
@@ -19,14 +19,14 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest, fresh_key
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.identity.version import Added, Computation, Parent, Run, SourceVersion, TableType
+from dagster_versioned.identity.version import Added, Computation, Identity, Parent, Run, SourceVersion, TableType
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import data_line, part_key, partition_of
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.upstream import Upstream
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,35 @@ class VersionDescription:
     message: str | None = None
     custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unpublished: tuple[Upstream, ...] = ()
+
+    @classmethod
+    def of(cls, identity: Identity) -> Self:
+        """The description of a version that is there already."""
+        return cls(
+            asset_key=tuple(identity.asset_key),
+            table_type=identity.table_type,
+            parents=tuple(identity.parents),
+            source_lineage=tuple(identity.source_lineage),
+            code_version=identity.code_version,
+            message=identity.message,
+            custom=identity.custom,
+        )
+
+    def identity(self, partition: str | None, contents: RowsSummary, data_sha: str) -> Identity:
+        """The identity of the version with these data."""
+        return Identity(
+            asset_key=self.asset_key,
+            table_type=self.table_type,
+            data_sha=data_sha,
+            nrow=contents.nrow,
+            schema=contents.schema.to_json(),
+            partition=partition,
+            parents=self.parents,
+            source_lineage=self.source_lineage,
+            code_version=self.code_version,
+            message=self.message,
+            custom=self.custom,
+        )
 
 
 class Repetition(Enum):
@@ -77,6 +106,17 @@ class HeadParts:
     parts: tuple[Add, ...]
     foreign: Version | None
     properties: Mapping[str, str]
+
+    def is_version(self, metadata_sha: str, adds: Sequence[Add]) -> bool:
+        """Whether the head is this version, with these very files: that is what readers of the log get."""
+        head = self.head
+        return (
+            head is not None
+            and head.metadata_sha == metadata_sha
+            and head.gone is None
+            and self.foreign is None
+            and {add.identity for add in self.parts} == {add.identity for add in adds}
+        )
 
 
 def app_id(run: Run, partition: str | None) -> str:
@@ -208,6 +248,19 @@ class PendingWrite:
             if key not in self._promoted:
                 self.bytes_uploaded += by_key[key].size if key in by_key else len(self.vector_files[key])
             self._promoted[key] = history.log_version
+
+
+@dataclass(frozen=True)
+class PendingFiles:
+    """Files of a pending write that a commit needs under their final names."""
+
+    pending: PendingWrite
+    staging: Staging
+    keys: tuple[str, ...]
+
+    def put(self, history: History) -> None:
+        """See `PendingWrite.promote`."""
+        self.pending.promote(self.staging, self.keys, history)
 
 
 def are_given_rows(own: Version, frame: Any, engine: Engine, schema: StructType, store: ObjectStore) -> bool:

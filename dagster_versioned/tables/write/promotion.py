@@ -34,7 +34,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import named_sha
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
-from dagster_versioned.tables.write.write import TableWrite
 
 Verify = Literal["rows", "bytes"]
 """What of a version is made again before it is production's: all that is said of its rows; or its identity, from the
@@ -60,16 +59,7 @@ class PromotedWrite(PendingWrite):
         written: StagedParts,
         environment: str | None,
     ) -> None:
-        identity = version.identity
-        description = VersionDescription(
-            asset_key=tuple(identity.asset_key),
-            table_type=identity.table_type,
-            parents=tuple(identity.parents),
-            source_lineage=tuple(identity.source_lineage),
-            code_version=identity.code_version,
-            message=identity.message,
-            custom=identity.custom,
-        )
+        description = VersionDescription.of(version.identity)
         super().__init__(version.partition, description, contents, row_order, written, lambda: written)
         self.made_by = version.facts.run
         self.promoted_from = environment
@@ -77,19 +67,6 @@ class PromotedWrite(PendingWrite):
     def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """No part of the head is kept, and none of an equal version takes the place of these."""
         return ()
-
-
-class Promotion(TableWrite):
-    """The draft that makes versions of an environment production's: all of one table in one commit."""
-
-    operation = "PROMOTE"
-    wrote_parts = False
-
-
-class Rebase(Promotion):
-    """The same in the next generation of an environment, where the versions stay the environment's own."""
-
-    operation = "REBASE"
 
 
 def restaged(

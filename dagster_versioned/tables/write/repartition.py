@@ -6,14 +6,14 @@ like of the versions that a new one is made of are recorded with it; the rows ar
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.actions import Add, DomainMetadata
+from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import parse_schema, type_to_arrow
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
@@ -26,11 +26,10 @@ from dagster_versioned.tables.partitioning import Partitioning, shown
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.read import check_parts, row_order_of, scan_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
 from dagster_versioned.tables.write.pending import VersionDescription
-from dagster_versioned.tables.write.write import Ended, TableWrite
+from dagster_versioned.tables.write.write import TableWrite
 
 Same = Literal["same"]
 """The partitions that there are; only types change."""
@@ -132,42 +131,19 @@ def part(
     )
 
 
-class Repartitioning(TableWrite):
-    """The write that ends every partition that there is, and begins those of another definition, in one commit."""
+@dataclass(frozen=True)
+class Repartitioning:
+    """The plan that ends every partition that there is, and begins those of another definition, in one commit."""
 
-    operation = "REPARTITION"
+    write: TableWrite
     parted: Parted
-    partitioning: Partitioning | None
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
         assert state is not None  # its rows were read
         if _current(state) != _current(self.parted.state) or state.history.unadopted is not None:
             raise Overtaken
-        return super().draft(state, timestamp)
-
-    def _record(self, state: TableState | None) -> TableRecord:
-        assert state is not None
-        return replace(TableRecord.of(state.snapshot), partitioning=self.partitioning, since=state.log_version + 1)
-
-    def _ended(self, state: TableState | None) -> Ended:
-        assert state is not None
-        keys = {pending.partition for pending in self._writes}
-        ended = tuple(version for key, version in state.history.heads.items() if key not in keys)
-        refuse_held(state, ended)
-        if None in keys:  # it replaces all parts that there are
-            return Ended(ended)
-        others = [add for add in parts_of(state.snapshot) if (add.tags or {}).get(PARTITION_TAG) not in keys]
-        return Ended(ended, tuple(others))
-
-    def _unchanged(
-        self,
-        state: TableState | None,
-        timestamp: int,
-        properties: Mapping[str, str],
-        record: Sequence[DomainMetadata],
-    ) -> CommitDraft | None:
-        return CommitDraft(self.operation, record, announces=False)
+        return self.write.draft(state, timestamp)
 
 
 def _current(state: TableState) -> dict[str | None, int]:

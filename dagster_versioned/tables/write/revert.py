@@ -8,7 +8,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
-from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
+from dagster_versioned.identity.version import VersionEntry, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import usable
 from dagster_versioned.tables.configuration import constraints_of
@@ -21,7 +21,7 @@ from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.column_rules import with_column_rules
-from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
+from dagster_versioned.tables.write.commit import WRITER, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.drop import refuse_dropped
 from dagster_versioned.tables.write.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
@@ -30,12 +30,9 @@ from dagster_versioned.tables.write.table_actions import retyped_refusal, table_
 class Reversion:
     """The draft of a revert; ``change`` is the kind of change against the state that was looked at last."""
 
-    def __init__(
-        self, store: ObjectStore, target: Version, writer: Writer, by: str | None, hold_because: str | None
-    ) -> None:
+    def __init__(self, store: ObjectStore, target: Version, by: str | None, hold_because: str | None) -> None:
         self._store = store
         self._target = target
-        self._writer = writer
         self._by = by
         self._hold_because = hold_because
         self.change: Literal["full", "metadata_only"] = "full"
@@ -72,10 +69,6 @@ class Reversion:
                 f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
                 "Run verify; write the data again to heal it."
             )
-        paths = objects_of(self._store, wanted)
-        for collection in state.history.open_collections:
-            if paths & collection.paths:
-                raise CollectionInProgress(collection)
         current = parts_of(state.snapshot, partition)
         had, has = {add.identity for add in current}, {add.identity for add in wanted}
         adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
@@ -84,7 +77,7 @@ class Reversion:
         previous = target.facts
         facts = type(previous)(
             created_at=created_at_text(timestamp),
-            writer=self._writer,
+            writer=WRITER,
             size_bytes=previous.size_bytes,
             part_count=previous.part_count,
             digest=previous.digest,
@@ -119,6 +112,7 @@ class Reversion:
             ],
             info={"versions": [entry.to_json()], **whole_sha(state.history, [entry.to_json()]), **held},
             parameters={"version": str(target.log_version)},
+            needs=frozenset(objects_of(self._store, wanted)),
         )
 
     def _hold(self, partition: str | None) -> DomainMetadata:

@@ -2,30 +2,23 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput, VersionedError
-from dagster_versioned.identity.version import Parent, TableType
+from dagster_versioned.identity.version import TableType
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import OwnWrite, PendingWrite, VersionDescription
 
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
-
 logger = logging.getLogger("dagster_versioned")
-
-Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
-"""What every frame of a write was built from, or by partition what each was."""
 
 
 @contextmanager
@@ -56,40 +49,6 @@ def check_partitions(frames: Mapping[Any, Any]) -> None:
             f"One write holds a {type(own[0]).__name__} and a frame that replaces a partition. Nothing was written. "
             "Write them one after the other."
         )
-
-
-def parents_by_partition(
-    parents: Parents, partitions: Iterable[str | None], project: "Project", table: str
-) -> dict[str | None, list[Upstream]]:
-    """The parents of each partition, but for those that are replaced by the write itself.
-
-    Those of the environment that is written to name none: promoted, a version has the name that production gives it.
-    Raises `InvalidInput` for what is no `Upstream`.
-    """
-    partitions = dict.fromkeys(partitions)
-    if isinstance(parents, Mapping):
-        parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
-    else:
-        parents_of = dict.fromkeys(partitions, tuple(parents))
-
-    own = None if project.environment is None else project.environment.name
-
-    def seen_from_here(upstream: Upstream) -> Upstream:
-        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(
-                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
-            )
-        is_own = (upstream.parent.source, upstream.parent.environment) == (project.name, own)
-        return replace(upstream, parent=replace(upstream.parent, environment=None)) if is_own else upstream
-
-    def is_itself(parent: Parent) -> bool:
-        where = (parent.source, parent.table, parent.environment)
-        return where == (project.name, table, None) and parent.partition in partitions
-
-    return {
-        key: [one for one in map(seen_from_here, parents_of.get(key, ())) if not is_itself(one.parent)]
-        for key in partitions
-    }
 
 
 def describe(

@@ -3,8 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
@@ -14,18 +13,16 @@ from dagster_versioned.delta.log.change_feed import FEED
 from dagster_versioned.delta.schema.clustering import DOMAIN
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
-from dagster_versioned.engines.staging import PROMOTERS, Staging
+from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, IntegrityError, InvalidInput
 from dagster_versioned.identity.version import (
+    Change,
     Facts,
-    Identity,
     Run,
     VersionEntry,
-    Writer,
     created_at_text,
     data_sha,
 )
-from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import contradiction, contradicts
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.documents.head import held_domain
@@ -37,6 +34,8 @@ from dagster_versioned.tables.parts import (
     known_line,
     missing_parts,
     objects_of,
+    partition_of,
+    parts_of,
     stored_bytes,
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
@@ -45,9 +44,10 @@ from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import Taken, record_after
 from dagster_versioned.tables.write.column_rules import require_values, with_column_rules
-from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
+from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_collected
 from dagster_versioned.tables.write.constraints import require_rows
-from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, app_id
+from dagster_versioned.tables.write.drop import refuse_held
+from dagster_versioned.tables.write.pending import HeadParts, PendingFiles, PendingWrite, Repetition, app_id
 from dagster_versioned.tables.write.table_actions import (
     add_of,
     cdc_of,
@@ -127,72 +127,46 @@ class Ended:
         return dropped_info(state, self.versions, new)
 
 
+@dataclass
 class TableWrite:
-    """One write of one or more partitions: the draft that `commit` runs against each new state.
+    """A write of one or more partitions of a table: the plan that `commit` asks against each new state.
 
     Guarantees: a pending that equals the head makes no entry, and heals parts that are lost; what is added exists
     under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
     its constraints. ``satisfied`` are those that the rows of the writes do. ``partitioning`` is what the partitions
-    are, and ``began`` where the log ended when the write began, where these are known.
+    are, and ``began`` where the log ended when the write began, where these are known. ``operation`` is what the log
+    calls it; a repartition ends all partitions that it does not write.
     """
 
-    operation = "WRITE"
-    wrote_parts = True
-    """Whether parts are as the options say, and not as somebody else wrote them."""
+    staging: Staging
+    writes: Sequence[PendingWrite]
+    options: TableOptions
+    satisfied: Mapping[str, str]
+    run: Run | None = None
+    author: str | None = None
+    partitioning: Partitioning | None = None
+    began: int | None = None
+    operation: Literal["WRITE", "PROMOTE", "REBASE", "REPARTITION"] = "WRITE"
+    planned: tuple[WritePlan, ...] = field(default=(), init=False)
+    """What the last attempt came to, by partition."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        staging: Staging,
-        writes: Sequence[PendingWrite],
-        writer: Writer,
-        options: TableOptions,
-        satisfied: Mapping[str, str],
-        run: Run | None = None,
-        author: str | None = None,
-        partitioning: Partitioning | None = None,
-        began: int | None = None,
-    ) -> None:
-        self._store = store
-        self._partitioning = partitioning
-        self._began = began
-        self._staging = staging
-        self._writes = writes
-        self._options = options
-        self._satisfied = satisfied
-        self._writer = writer
-        self._run = run
-        self._author = author
-        self.planned: tuple[WritePlan, ...] = ()
-        self._made: dict[int, Mapping[str | None, Version]] = {}
-        """The versions of the commits that earlier attempts made."""
+    _committed_by: dict[int, Mapping[str | None, Version]] = field(default_factory=dict, init=False, repr=False)
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry against a state, or ``None`` where every pending is the head already."""
-        history = state.history if state else History([])
-        self._made = {}
+        self._committed_by = {}
         record = self._record(state)
-        base = WriteBase(self._staging, state, self._writes, self._options.partition_columns)
-        self.planned = tuple(self._plan(pending, state, base, timestamp) for pending in self._writes)
-        used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
-        used |= {key for plan in self.planned for key in plan.fresh}
-        _require_free(used, history)
-        self._promote([plan for plan in self.planned if plan.fresh], history)
+        base = WriteBase(self.staging, state, self.writes, self.options.partition_columns)
+        self.planned = tuple(self._plan(pending, state, base, timestamp) for pending in self.writes)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
         ended = self._ended(state)
         recorded = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
         if not changing and not ended:
             return self._unchanged(state, timestamp, properties, recorded)
-        changes = self._changes(changing, properties, history)
+        changes = self._changes(changing, properties)
         staying = _staying(state, changing, ended)
-        schema = _merged_schema(state, changing, staying=staying)
-        if state is not None:
-            contents = [plan.pending.contents for plan in changing]
-            require_values(state.snapshot, schema, [one.schema for one in contents])
-            schema = with_column_rules(
-                state.snapshot, schema, [(one.schema, one.null_counts, one.nrow) for one in contents]
-            )
+        schema = _schema_after(state, changing, staying=staying)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return CommitDraft(
             operation=self.operation,
@@ -203,21 +177,27 @@ class TableWrite:
                     timestamp,
                     properties,
                     self._partition_columns(state, changing, schema, staying=staying),
-                    cluster_by=self._options.cluster_by,
+                    cluster_by=self.options.cluster_by,
                 ),
                 *recorded,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
                 *ended.removes(timestamp),
                 *changes,
-                *(self._txn(plan.pending, state, timestamp) for plan in changing if self._run),
+                *(self._txn(plan.pending, state, timestamp) for plan in changing if self.run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
                 *ended.domains,
                 *(contradiction(key) for key in sorted(_contradicted(changing))),
             ],
-            info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
+            info={
+                "versions": entries,
+                **whole_sha(state.history if state else History([]), entries),
+                **ended.info(state, entries),
+            },
             parameters={"mode": "Overwrite"},
-            unpublished=[one for plan in changing for one in plan.pending.description.unpublished],
+            unpublished=[upstream for plan in changing for upstream in plan.pending.description.unpublished],
+            needs=self._needs(changes),
+            staged=self._staged(changes),
         )
 
     def results(self, state: TableState | None, began: float) -> list[WriteResult]:
@@ -238,24 +218,27 @@ class TableWrite:
             for plan in self.planned
         ]
 
-    def _promote(self, plans: Sequence[WritePlan], history: History) -> None:
-        """Give what is fresh its final names: of several partitions at once."""
-        if len(plans) < 2:
-            for plan in plans:
-                plan.pending.promote(self._staging, plan.fresh, history)
-            return
-        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
-            promoted = [pool.submit(plan.pending.promote, self._staging, plan.fresh, history) for plan in plans]
-        for done in promoted:
-            done.result()
-
     def _record(self, state: TableState | None) -> TableRecord:
         """What the table is after the write. Raises what `record_after` does where that is another one."""
-        return record_after(self._taken(), state)
+        if self.operation == "REPARTITION":
+            assert state is not None  # its rows were read
+            return replace(TableRecord.of(state.snapshot), partitioning=self.partitioning, since=state.log_version + 1)
+        first = self.writes[0]  # they are all of one asset and of one kind
+        partitions = [pending.partition for pending in self.writes]
+        asset_key = first.description.asset_key
+        return record_after(Taken(asset_key, partitions, first.appends_events, self.partitioning, self.began), state)
 
     def _ended(self, state: TableState | None) -> Ended:
-        """The heads that end with the write, besides those that it replaces."""
-        return Ended()
+        """The heads that end with the write, besides those that it replaces. Raises `HeldHead`."""
+        if self.operation != "REPARTITION":
+            return Ended()
+        assert state is not None
+        keys = {pending.partition for pending in self.writes}
+        ended = tuple(version for key, version in state.history.heads.items() if key not in keys)
+        refuse_held(state, ended)
+        if None in keys:  # it replaces all parts that there are
+            return Ended(ended)
+        return Ended(ended, tuple(add for add in parts_of(state.snapshot) if partition_of(add) not in keys))
 
     def _unchanged(
         self,
@@ -264,33 +247,49 @@ class TableWrite:
         properties: Mapping[str, str],
         record: Sequence[DomainMetadata],
     ) -> CommitDraft | None:
-        """The draft where every pending is the head already."""
-        return _configuring(state, timestamp, properties, self._options.cluster_by)
-
-    def _taken(self) -> Taken:
-        """What the writes take the table for; they are all of one asset and of one kind."""
-        first = self._writes[0]
-        return Taken(
-            first.description.asset_key,
-            [pending.partition for pending in self._writes],
-            first.appends_events,
-            self._partitioning,
-            self._began,
+        """The draft that changes no version: the table's record, properties and clustering, and lost files."""
+        assert state is not None  # a table without a log has no head that a pending could equal
+        needs, staged = self._needs(), self._staged()
+        if self.operation == "REPARTITION":
+            return CommitDraft(self.operation, record, announces=False, needs=needs, staged=staged)
+        cluster_by = self.options.cluster_by
+        actions = table_actions(state, state.snapshot.schema, timestamp, properties, cluster_by=cluster_by)
+        if not actions and not staged:
+            return None
+        # Files get statistics of the columns that they are clustered by, and are the files of the same versions.
+        is_clustering = DOMAIN in {getattr(action, "domain", None) for action in actions}
+        info = {"versions": list[Any]()} if is_clustering else {}
+        return CommitDraft(
+            "SET TBLPROPERTIES",
+            actions,
+            info,
+            announces=False,
+            needs=needs,
+            staged=staged,
+            commits=bool(actions),
         )
 
-    def _changes(self, changing: Sequence[WritePlan], properties: Mapping[str, str], history: History) -> list[Cdc]:
-        """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
+    def _needs(self, changes: Sequence[Cdc] = ()) -> frozenset[str]:
+        """The objects that must be there once it is committed."""
+        added = objects_of(self.staging.store, (add for plan in self.planned for add in plan.adds))
+        return frozenset({*added, *(key for plan in self.planned for key in plan.fresh), *(cdc.key for cdc in changes)})
+
+    def _staged(self, changes: Sequence[Cdc] = ()) -> list[PendingFiles]:
+        """The files that need their final names first."""
+        of_changes = {cdc.key for cdc in changes}
+        keys = [(plan, (*plan.fresh, *(plan.pending.change_files.keys() & of_changes))) for plan in self.planned]
+        return [PendingFiles(plan.pending, self.staging, of_plan) for plan, of_plan in keys if of_plan]
+
+    def _changes(self, changing: Sequence[WritePlan], properties: Mapping[str, str]) -> list[Cdc]:
+        """The files that tell what the commit changed: all of it, or none where its parts say the same.
 
         Else rows that were updated, or are in another part now, would look as if they had been deleted, and others
         inserted.
         """
         if not any(plan.pending.changes_rows for plan in changing) or not is_set(properties, CHANGE_FEED):
             return []
-        files_of = [(plan.pending, plan.pending.write_changes()) for plan in changing]
-        _require_free({key for _, files in files_of for key in files}, history)
-        for pending, files in files_of:
-            pending.promote(self._staging, tuple(files), history)
-        return [cdc_of(key, part, pending.partition) for pending, files in files_of for key, part in files.items()]
+        written = [(plan.pending.partition, plan.pending.write_changes()) for plan in changing]
+        return [cdc_of(key, part, partition) for partition, files in written for key, part in files.items()]
 
     def _properties(self, state: TableState | None, changing: Sequence[WritePlan]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
@@ -298,31 +297,39 @@ class TableWrite:
         Raises `InvalidInput` where they do not, and `CommitConflict` where others were added meanwhile.
         """
         known = state.snapshot.metadata if state else None
-        properties = configuration(known, self._options.properties, self._options.constraints)
+        properties = configuration(known, self.options.properties, self.options.constraints)
         if is_set(properties, CHANGE_FEED):
             staying = _staying(state, changing, Ended())
             _require_feed_columns(_merged_schema(state, changing, staying=staying).names)
         constraints = constraints_of(properties)
-        if not constraints.items() <= self._satisfied.items():
+        if not constraints.items() <= self.satisfied.items():
             raise CommitConflict(
                 f"The table got the constraints {sorted(constraints)} while it was written, which the rows were not "
                 "checked for. Nothing was written. Try again."
             )
         had = constraints_of(known.configuration) if known else {}
         if state is not None and (new := dict(constraints.items() - had.items())):
-            removed = {remove.identity for plan in changing for remove in plan.removes}
-            staying = [add for add in state.snapshot.adds() if add.identity not in removed]
-            # Where rows were added to others, those are in its parts as well.
-            staying += [add for plan in changing if plan.pending.added for add in plan.adds]
-            require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
+            self._require_rows(state, changing, new)
         return properties
+
+    def _require_rows(self, state: TableState, changing: Sequence[WritePlan], constraints: Mapping[str, str]) -> None:
+        """Raise `InvalidInput` where rows that stay in the table do not satisfy constraints that are new."""
+        removed = {remove.identity for plan in changing for remove in plan.removes}
+        staying = [add for add in state.snapshot.adds() if add.identity not in removed]
+        # Rows that were added to others are in parts with these, which are read at the place where they will be.
+        adding = [plan for plan in changing if plan.pending.added]
+        refuse_collected(self._needs(), state.history)
+        for plan in adding:
+            plan.pending.promote(self.staging, plan.fresh, state.history)
+        staying += [add for plan in adding for add in plan.adds]
+        require_rows(self.staging.store, state.snapshot.schema.all_nullable(), staying, constraints)
 
     def _partition_columns(
         self, state: TableState | None, changing: Sequence[WritePlan], schema: StructType, *, staying: bool
     ) -> tuple[str, ...]:
         """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
         have rows that stay."""
-        columns = self._options.partition_columns
+        columns = self.options.partition_columns
         if state is None:
             return columns
         known = state.snapshot.partition_columns
@@ -340,85 +347,95 @@ class TableWrite:
         return columns
 
     def _plan(self, pending: PendingWrite, state: TableState | None, base: WriteBase, timestamp: int) -> WritePlan:
+        """What becomes of one pending write: it was committed before, it is the head, or it is a new version."""
         pending.recheck(state)
-        history = state.history if state else History([])
-        current = base.parts(pending.partition)
-        head = history.heads.get(pending.partition)
-        foreign = base.foreign(head)
+        head = state.history.heads.get(pending.partition) if state is not None else None
         own = self._own_commit(pending, state)
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := pending.repeats(own)) is not None:
             return WritePlan(pending, unchanged=own, repetition=repetition)
-        properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
-        kept = pending.onto(HeadParts(head, current, foreign, properties))
-        adds = base.parts_of_equal_version(pending, own) if kept is None else None
-        written: tuple[Add, ...] = ()
-        if adds is None:
-            clustered_by = (self._options.cluster_by or ()) if self.wrote_parts else ()
-            written = tuple(add_of(part, pending.partition, timestamp, clustered_by) for part in pending.parts())
-            adds = (*(kept or ()), *written)
-            _require_each_once(adds)
-        shas = [known_line(add) for add in adds]
-        identity = _identity(pending, data_sha(shas, pending.row_order))
-        sha = identity.metadata_sha()
-        listed = {add.identity for add in adds}
-        known = {add.identity for add in current}
-        is_own = own is not None and own.metadata_sha == sha and own.gone is None
-        is_head = (
-            head is not None
-            and head.metadata_sha == sha
-            and head.gone is None
-            and foreign is None
-            and known == listed  # whatever the log says of versions, this is what its readers get
-        )
+        properties = configuration(state.snapshot.metadata if state else None, self.options.properties, None)
+        onto = HeadParts(head, base.parts(pending.partition), base.foreign(head), properties)
+        adds, written = self._parts(pending, onto, base, own, timestamp)
+        sha = data_sha([known_line(add) for add in adds], pending.row_order)
+        identity = pending.description.identity(pending.partition, pending.contents, sha)
+        name = identity.metadata_sha()
+        if own is not None and own.metadata_sha == name and own.gone is None:
+            return self._healed(pending, own, written, Repetition.SAME_ROWS)
         held = state.snapshot.domains.get(held_domain(pending.partition)) if state is not None else None
         computing = pending.computing
-        # The version that is there was made by another computation, or nobody knows by which: this one is remembered.
-        is_news = computing is not None and head is not None and head.computation != computing.key and held is None
-        if is_own or (is_head and not is_news):
-            lost = tuple(add.key for add in missing_parts(self._store, written))
-            repetition = Repetition.SAME_ROWS if is_own else None
-            return WritePlan(pending, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
+        if head is not None and onto.is_version(name, adds):
+            # The head was made by another computation, or nobody knows by which: this one is remembered.
+            is_news = computing is not None and head.computation != computing.key
+            if held or not is_news:
+                return self._healed(pending, head, written)
         if held:
             raise HeldHead(_held_message(pending.partition, held))
+        known, listed = ({add.identity for add in some} for some in (onto.parts, adds))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
-        removed = tuple(add.removed(timestamp) for add in current if add.identity not in listed)
-        facts = Facts(
-            created_at=created_at_text(timestamp),
-            writer=self._writer,
-            size_bytes=sum(map(stored_bytes, adds)),
-            part_count=len(adds),
-            digest=pending.contents.digest.text,
-            run=self._run or pending.made_by,
-            parquet_sha=_parquet_sha(adds),
-            previous=head.metadata_sha if head else None,
-            author=self._author,
-            null_counts=pending.contents.null_counts,
-            added=pending.added,
-            promoted_from=pending.promoted_from,
-            computation=computing.computation() if computing is not None else pending.computation,
-        )
+        removed = tuple(add.removed(timestamp) for add in onto.parts if add.identity not in listed)
+        change: Change = "full" if new or removed or head is None else "metadata_only"
         made = [] if computing is None else base.made_by(computing, pending.partition)
-        others = [one for one in made if base.says_others(one, pending, identity.data_sha)]
+        others = [version for version in made if base.says_others(version, pending, sha)]
         return WritePlan(
             pending,
             contradicted=computing is not None and contradicts(state, others, computing.key),
-            entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
+            entry=VersionEntry(identity, self._facts(pending, head, adds, timestamp), name, change),
             adds=new,
             removes=removed,
             fresh=(*(add.key for add in written), *pending.vector_files),
         )
 
+    def _parts(
+        self, pending: PendingWrite, onto: HeadParts, base: WriteBase, own: Version | None, timestamp: int
+    ) -> tuple[tuple[Add, ...], tuple[Add, ...]]:
+        """The parts of the version, and those of them that are written now. Raises `IntegrityError`."""
+        kept = pending.onto(onto)
+        equal = base.parts_of_equal_version(pending, own) if kept is None else None
+        if equal is not None:
+            return equal, ()
+        is_ours = self.operation not in ("PROMOTE", "REBASE")  # else they are as they were written elsewhere
+        clustered_by = (self.options.cluster_by or ()) if is_ours else ()
+        written = tuple(add_of(part, pending.partition, timestamp, clustered_by) for part in pending.parts())
+        adds = (*(kept or ()), *written)
+        _require_each_once(adds)
+        return adds, written
+
+    def _healed(
+        self, pending: PendingWrite, version: Version, written: tuple[Add, ...], repetition: Repetition | None = None
+    ) -> WritePlan:
+        """The version that the pending write is already; parts of it that are lost are put again."""
+        lost = tuple(add.key for add in missing_parts(self.staging.store, written))
+        return WritePlan(pending, unchanged=version, repetition=repetition, fresh=lost)
+
+    def _facts(self, pending: PendingWrite, head: Version | None, adds: Sequence[Add], timestamp: int) -> Facts:
+        computing = pending.computing
+        return Facts(
+            created_at=created_at_text(timestamp),
+            writer=WRITER,
+            size_bytes=sum(map(stored_bytes, adds)),
+            part_count=len(adds),
+            digest=pending.contents.digest.text,
+            run=self.run or pending.made_by,
+            parquet_sha=_parquet_sha(adds),
+            previous=head.metadata_sha if head else None,
+            author=self.author,
+            null_counts=pending.contents.null_counts,
+            added=pending.added,
+            promoted_from=pending.promoted_from,
+            computation=computing.computation() if computing is not None else pending.computation,
+        )
+
     def _own_commit(self, pending: PendingWrite, state: TableState | None) -> Version | None:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
-        if state is None or self._run is None:
+        if state is None or self.run is None:
             return None
-        txn = state.snapshot.txns.get(app_id(self._run, pending.partition))
+        txn = state.snapshot.txns.get(app_id(self.run, pending.partition))
         if txn is None:
             return None
-        if txn.version not in self._made:
-            self._made[txn.version] = state.history.made_by(txn.version)
-        found = self._made[txn.version].get(pending.partition)
+        if txn.version not in self._committed_by:
+            self._committed_by[txn.version] = state.history.made_by(txn.version)
+        found = self._committed_by[txn.version].get(pending.partition)
         if found is not None and self._is_own(found):
             return found
         # Written by a release whose transactions did not say which commit they are of.
@@ -426,47 +443,19 @@ class TableWrite:
         return next(filter(self._is_own, versions), None)
 
     def _is_own(self, version: Version) -> bool:
-        assert self._run is not None
+        assert self.run is not None
         run: dict[str, Any] = (version.raw["facts"].get("run") if version.raw is not None else None) or {}
         first = run.get("first_run_id", run.get("run_id"))
-        return (first, run.get("step_key")) == (self._first_run_id, self._run.step_key)
+        return (first, run.get("step_key")) == (self._first_run_id, self.run.step_key)
 
     @property
     def _first_run_id(self) -> str:
-        assert self._run is not None
-        return self._run.first_run_id or self._run.run_id
+        assert self.run is not None
+        return self.run.first_run_id or self.run.run_id
 
     def _txn(self, pending: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
-        assert self._run is not None
-        return Txn(app_id(self._run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
-
-
-def _configuring(
-    state: TableState | None, timestamp: int, properties: Mapping[str, str], cluster_by: Sequence[str] | None
-) -> CommitDraft | None:
-    """The draft that changes nothing but the table's properties and clustering, if they change."""
-    assert state is not None  # a table without a log has no head that a pending could equal
-    actions = table_actions(state, state.snapshot.schema, timestamp, properties, cluster_by=cluster_by)
-    # Files get statistics of the columns that they are clustered by, and are the files of the same versions.
-    info = {"versions": list[Any]()} if DOMAIN in {getattr(one, "domain", None) for one in actions} else {}
-    return CommitDraft("SET TBLPROPERTIES", actions, info, announces=False) if actions else None
-
-
-def _identity(pending: PendingWrite, sha: str) -> Identity:
-    described, contents = pending.description, pending.contents
-    return Identity(
-        asset_key=described.asset_key,
-        table_type=described.table_type,
-        data_sha=sha,
-        nrow=contents.nrow,
-        schema=contents.schema.to_json(),
-        partition=pending.partition,
-        parents=described.parents,
-        source_lineage=described.source_lineage,
-        code_version=described.code_version,
-        message=described.message,
-        custom=described.custom,
-    )
+        assert self.run is not None
+        return Txn(app_id(self.run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
 
 
 def _parquet_sha(adds: Sequence[Add]) -> str | None:
@@ -483,12 +472,6 @@ def _require_feed_columns(names: Sequence[str]) -> None:
             f"{CHANGE_FEED} is set, but the table has columns {sorted(taken)} of its own, which a change has, too. "
             "Nothing was written. Rename them, or leave the property out."
         )
-
-
-def _require_free(keys: set[str], history: History) -> None:
-    for collection in history.open_collections:
-        if keys & collection.paths:
-            raise CollectionInProgress(collection)
 
 
 def _held_message(partition: str | None, configuration: str) -> str:
@@ -523,6 +506,16 @@ def _require_each_once(adds: Sequence[Add]) -> None:
             "in the log is not the one in its bytes. Nothing was written. Replace the table's rows once "
             "(mode='replace'), and add to them then."
         )
+
+
+def _schema_after(state: TableState | None, changing: Sequence[WritePlan], *, staying: bool) -> StructType:
+    """The table's schema after the commit, with the rules of its columns. Raises what `require_values` does."""
+    schema = _merged_schema(state, changing, staying=staying)
+    if state is None:
+        return schema
+    contents = [plan.pending.contents for plan in changing]
+    require_values(state.snapshot, schema, [rows.schema for rows in contents])
+    return with_column_rules(state.snapshot, schema, [(rows.schema, rows.null_counts, rows.nrow) for rows in contents])
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[WritePlan], *, staying: bool) -> StructType:

@@ -62,7 +62,7 @@ class Receiver:
 
     def own_table(self) -> VersionedTable:
         """The table, for one push: others are under way beside it."""
-        return self.table.project.table(str(self.table.name))
+        return self.table.beside(str(self.table.name))
 
 
 class Push:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
@@ -23,7 +23,10 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionedError,
 )
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.datom_documents import Check
 from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
@@ -31,12 +34,10 @@ from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
+from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
-from dagster_versioned.tables.read import check_parts
+from dagster_versioned.tables.read import VersionFiles, check_parts
 from dagster_versioned.tables.state import TableState
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.table import VersionedTable
 
 Subject = Literal["log", "chain", "identity", "parent", "part", "document"]
 
@@ -44,6 +45,21 @@ _READERS = 4
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
+
+
+class VerifiedTable(Protocol):
+    """A table, as far as it is verified: see `VersionedTable`."""
+
+    @property
+    def name(self) -> TableName: ...
+    @property
+    def project(self) -> ProjectContext: ...
+    @property
+    def store(self) -> ObjectStore: ...
+    @property
+    def publisher(self) -> Publisher: ...
+    def replay(self) -> tuple[TableState, Sequence[Commit]]: ...
+    def files(self, version: VersionLike = None, *, partition: str | None = None) -> VersionFiles: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class VerifyReport:
 
 
 def verify_table(
-    table: "VersionedTable",
+    table: VerifiedTable,
     reference: str | int | datetime | None,
     partition: str | None,
     witnesses: Mapping[int, str],
@@ -140,7 +156,7 @@ def verify_table(
 
 
 def _derived(
-    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_head: bool
+    table: VerifiedTable, state: TableState, commits: Sequence[Commit], *, with_head: bool
 ) -> tuple[int, Iterator[list[Finding]]]:
     """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
     publisher = table.publisher
@@ -219,7 +235,7 @@ def _identities(
     return findings, parts
 
 
-def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
+def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]) -> Iterator[Finding]:
     """Parents in this project that versions record, and that are not in the history of their table any more.
 
     One whose bytes are gone is there: its table says so. What is in another project, or environment, is not looked at,
@@ -242,10 +258,10 @@ def _parents(table: "VersionedTable", history: History, versions: Iterable[Versi
             if parent.get("source") != project.name or "environment" in parent or not isinstance(name, str):
                 continue
             if name not in known:
-                if name in left_out and not project.table(name).exists():
+                if name in left_out and TableOperations(project, table_name(name)).refresh() is None:
                     continue
                 try:
-                    known[name] = known_shas(project.table(name).state.history)
+                    known[name] = known_shas(TableOperations(project, table_name(name)).require().history)
                 except VersionedError as error:
                     known[name] = frozenset()
                     gone = isinstance(error, (TableNotFound, InvalidName))

@@ -7,18 +7,15 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.head import TableHead, head_key, read_head
 from dagster_versioned.tables.relocation.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
-
-if TYPE_CHECKING:
-    from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.write.commit import Guard
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -27,13 +24,16 @@ logger = logging.getLogger("dagster_versioned")
 class MovedTo:
     """The table is not here any more: it is in this project, which is the same one at its new place."""
 
-    project: "Project"
+    project: ProjectContext
 
 
-class Whereabouts:
-    """What is known of one table's place: the migration that brought it here, and the one that took it away."""
+class Whereabouts(Guard):
+    """What is known of one table's place: the migration that brought it here, and the one that took it away.
 
-    def __init__(self, project: "Project", name: TableName, cache: StateCache) -> None:
+    As a guard it lets nobody commit where a migration, or a rename, has ended the log.
+    """
+
+    def __init__(self, project: ProjectContext, name: TableName, cache: StateCache) -> None:
         self._project = project
         self._name = name
         self._cache = cache
@@ -113,18 +113,15 @@ class Whereabouts:
         self._arrived = migration
         return None
 
-    def unfenced(self, draft: PlanCommit) -> PlanCommit:
-        """The draft, which is asked only where no migration has ended the log."""
-
-        def checked(state: TableState | None, timestamp: int) -> CommitDraft | None:
-            mark = None if state is None else self.mark_of(state)
-            if mark is not None and self._project.is_barred_by(mark):
-                raise moved(self._project.store.uri, mark)
-            if state is not None and (record := TableRecord.of(state.snapshot)).left_for(self._name) is not None:
-                raise left(self._name, record)
-            return draft(state, timestamp)
-
-        return checked
+    def before(self, state: TableState | None) -> None:
+        """Raise `ProjectMoved` or `InvalidName` where the table is not here any more."""
+        if state is None:
+            return
+        mark = self.mark_of(state)
+        if mark is not None and self._project.is_barred_by(mark):
+            raise moved(self._project.store.uri, mark)
+        if (record := TableRecord.of(state.snapshot)).left_for(self._name) is not None:
+            raise left(self._name, record)
 
     @contextmanager
     def explain_fence(self) -> Generator[None]:

@@ -1,0 +1,19 @@
+"""What was read, as the lineage of what is built from it records it."""
+
+from dataclasses import dataclass
+
+from dagster_versioned.identity.version import Parent, SourceVersion
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from.
+
+    The parent names the environment that made it, whoever reads it; a write leaves out its own
+    (`tables.write.stage.parents_by_partition`). ``drafts`` are the ids of the parked drafts that made it, where it was
+    read before they were published.
+    """
+
+    parent: Parent
+    sources: tuple[SourceVersion, ...]
+    drafts: tuple[str, ...] = ()

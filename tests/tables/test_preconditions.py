@@ -1,0 +1,136 @@
+"""What has to hold before a verb changes anything: every verb of the table is tried against every condition in it."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.errors import InvalidInput, ProjectMoved
+from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.storage.location import Location
+from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.tables.event_history import EventHistory
+from dagster_versioned.tables.open_promotion import abandon_promotion
+from dagster_versioned.tables.parked.park import park
+from dagster_versioned.tables.preconditions import VERBS
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.promote import promote
+from dagster_versioned.tables.relocation.migration_mark import MigrationMark, put_mark
+from dagster_versioned.tables.table import VersionedTable
+from support.stores import contents
+
+ROWS = pa.table({"n": [1]})
+RUN = Run("r1", "numbers", 0)
+
+TABLE: dict[str, Callable[[VersionedTable], object]] = {
+    "write": lambda table: table.write(pa.table({"n": [5]})),
+    "park": lambda table: park(table, {None: ROWS}, run=RUN),
+    "revert": lambda table: table.revert("@0"),
+    "release": lambda table: table.release(),
+    "forget": lambda table: table.forget(dry_run=False),
+    "drop": lambda table: table.drop(dry_run=False),
+    "restore": lambda table: table.restore(),
+    "repartition": lambda table: table.repartition(None, dry_run=False),
+    "record": lambda table: table.record_domain(DomainMetadata("of.somebody", "{}", False)),
+    "vacuum": lambda table: table.vacuum(dry_run=False),
+    "repair": lambda table: table.repair(),
+    "adopt": lambda table: table.adopt(),
+    "expire": lambda table: table.expire(keep_last=1, dry_run=False),
+    "purge": lambda table: table.purge(["@0"], why="asked", dry_run=False),
+    "rename table": lambda table: table.rename("others", dry_run=False),
+}
+PROJECT: dict[str, Callable[[Project], object]] = {
+    "rename project": lambda project: project.rename("NEW"),
+    "pin": lambda project: project.pin("x", "numbers"),
+    "tag": lambda project: project.tag("x"),
+    "drop tag": lambda project: project.drop_tag("x"),
+    "publish": lambda project: project.publish("r1", by="me"),
+    "drop draft": lambda project: project.drop_parked("0" * 8),
+    "promote": lambda project: promote(project, "pr-1", dry_run=False),
+    "abandon promotion": lambda project: abandon_promotion(project, "pr-1", dry_run=False),
+}
+READING = {
+    "beside",
+    *("choose", "diff", "diff_rows", "exists", "files", "files_of", "head", "history", "is_void", "partitions"),
+    *("publisher", "read", "read_files", "replay", "resolve", "state", "upstream", "computed", "kept", "constraints"),
+    *("describe", "known_schema", "last_state", "upstream_of", "version", "asset_key", "name", "project", "store"),
+    *("operations", "verify"),
+}
+"""What changes no version: `resolve` only brings up to date what is derived."""
+OTHER_NAMES = {
+    "drop_partitions": "drop",
+    "write_partitions": "write",
+    "record_domain": "record",
+    "rename": "rename table",
+}
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    made = Project.open("P", str(tmp_path / "lake"))
+    for n in range(3):
+        made.table("numbers").write(pa.table({"n": [n]}))
+    create_environment(made, "pr-1")
+    return made
+
+
+def attempt(verb: str, project: Project, table: str = "numbers") -> object:
+    return TABLE[verb](project.table(table)) if verb in TABLE else PROJECT[verb](project)
+
+
+def verbs(condition: Callable[[str], bool]) -> list[str]:
+    return [verb for verb in VERBS if condition(verb)]
+
+
+def test_every_verb_is_tried_here():
+    """A new verb has to say in the table what it does not go together with."""
+    assert {*TABLE, *PROJECT} == set(VERBS)
+    public = {name for name in vars(VersionedTable) if not name.startswith("_")} | {"operations"}
+    of_tables = {OTHER_NAMES.get(name, name) for name in public - READING - {"commit_as_migration"}}
+    assert of_tables == TABLE.keys() - {"park"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_none_writes_by_a_name_that_the_project_does_not_have(project, verb):
+    before = contents(project.store)
+    with pytest.raises(InvalidInput, match="'P'"):
+        attempt(verb, Project("Q", project.store))
+    assert contents(project.store) == before
+
+
+@pytest.mark.parametrize("verb", verbs(lambda verb: VERBS[verb].instead is not None))
+def test_those_that_are_productions_alone_are_refused_in_an_environment(project, verb):
+    before = contents(project.store)
+    with pytest.raises(InvalidInput, match=r"in the environment pr-1 .*Nothing was changed\. "):
+        attempt(verb, project.in_environment("pr-1"))
+    assert contents(project.store) == before
+
+
+@pytest.mark.parametrize("verb", verbs(lambda verb: not VERBS[verb].while_moving))
+def test_those_that_a_migration_would_not_see_are_refused_while_there_is_one(project, verb):
+    place = Location.parse(project.store.uri)
+    put_mark(project.data, MigrationMark("m1", "leaving", place, place, "2026-11-24T00:00:00+00:00"))
+    before = contents(project.store)
+    with pytest.raises(ProjectMoved):
+        attempt(verb, project)
+    assert contents(project.store) == before
+
+
+@pytest.mark.parametrize("verb", verbs(lambda verb: VERBS[verb].history is not None))
+def test_those_that_would_take_events_away_are_refused_for_a_history(project, verb):
+    EventTable(project.table("events"), EventHistory()).write(ROWS)
+    before = contents(project.store)
+    with pytest.raises(InvalidInput, match=f"is a history of events, .*cannot be {VERBS[verb].history}"):
+        attempt(verb, project, "events")
+    assert contents(project.store) == before
+
+
+@pytest.mark.parametrize("verb", verbs(lambda verb: VERBS[verb].strands_drafts))
+def test_those_that_would_strand_drafts_are_refused_while_one_waits(project, verb):
+    park(project.table("numbers"), {None: pa.table({"n": [7]})}, run=RUN)
+    before = contents(project.store)
+    with pytest.raises(InvalidInput, match="would leave parked drafts behind"):
+        attempt(verb, project)
+    assert contents(project.store) == before
