@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rounds import numbered, print_ratios, ratio
 
-from dagster_versioned.delta_tables.arrow import delete_from, merge_delta, read_delta, write_delta
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, write_delta
 
 SOURCE_ROWS = 60_000
 WHERE = "l_shipdate >= DATE '1998-08-01' AND l_quantity < 10"

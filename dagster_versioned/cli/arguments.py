@@ -1,32 +1,44 @@
 """What verbs have in common: how a table, a version and a partition are named, and rows are asked for."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name, or its asset key with slashes.")]
-Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="TABLE", help="Tables by name; all of the project if none is named.")
-]
-SomeTables = Annotated[list[str], typer.Argument(metavar="TABLE", help="Tables by name.")]
-VersionArgument = Annotated[
-    str, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, pin:name or tag:name.")
-]
+
+def argument(metavar: str, says: str, **limits: Any) -> Any:
+    """An argument of a command: what it is called, and what its help says of it."""
+    return typer.Argument(metavar=metavar, help=says, **limits)
+
+
+def option(*texts: str, **limits: Any) -> Any:
+    """An option of a command with a value: its names, what the value is called, and what its help says of it."""
+    *names, metavar, says = texts
+    return typer.Option(*names, metavar=metavar, help=says, **limits)
+
+
+def flag(*texts: str, **limits: Any) -> Any:
+    """An option of a command whose value is not named: its names, and what its help says of it."""
+    *names, says = texts
+    return typer.Option(*names, help=says, **limits)
+
+
+TableArgument = Annotated[str, argument("TABLE", "The table's name, or its asset key with slashes.")]
+Tables = Annotated[list[str] | None, argument("TABLE", "Tables by name; all of the project if none is named.")]
+SomeTables = Annotated[list[str], argument("TABLE", "Tables by name.")]
+VersionArgument = Annotated[str, argument("VERSION", "SHA prefix, @12, a time, pin:name or tag:name.")]
 MaybeVersion = Annotated[
-    str | None,
-    typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, pin:name or tag:name; the head if left out."),
+    str | None, argument("VERSION", "SHA prefix, @12, a time, pin:name or tag:name; the head if left out.")
 ]
-EnvironmentName = Annotated[str, typer.Argument(metavar="NAME", help="Its name: a-z, 0-9 and '-'.")]
-Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]
-Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is kept with it.")]
+EnvironmentName = Annotated[str, argument("NAME", "Its name: a-z, 0-9 and '-'.")]
+Partition = Annotated[str | None, option("--partition", "KEY", "One partition's versions.")]
+Apply = Annotated[bool, flag("--apply", "Do it; without this, only say what would be done.")]
+Why = Annotated[str | None, option("--why", "TEXT", "The reason, which is kept with it.")]
 
 PREVIEW_ROWS = 20
 RowLimit = Annotated[
-    int | None, typer.Option("--limit", min=0, help=f"At most so many rows; {PREVIEW_ROWS} unless written to a file.")
+    int | None, flag("--limit", f"At most so many rows; {PREVIEW_ROWS} unless written to a file.", min=0)
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.parquet, .arrow, .csv or .json instead."),
+    Path | None, option("--output", "-o", "FILE", "Write to FILE.parquet, .arrow, .csv or .json instead.")
 ]

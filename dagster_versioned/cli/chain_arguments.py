@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, option
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import counted
 from dagster_versioned.errors import InvalidInput, InvalidName, TableNotFound
@@ -23,39 +22,22 @@ if TYPE_CHECKING:
     from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.tables.table import VersionedTable
 
-Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML, or repository/name.")]
-KeyFile = Annotated[
-    Path | None, typer.Option("--key-file", metavar="FILE", help="The dataset's private key, as `odf init` wrote it.")
-]
-KeyVariable = Annotated[
-    str | None, typer.Option("--key-env", metavar="NAME", help="The environment variable with the private key.")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="The file with the bearer token of a smart server.")
-]
-TokenVariable = Annotated[
-    str | None, typer.Option("--token-env", metavar="NAME", help="The environment variable with that token.")
-]
+Manifest = Annotated[Path, argument("MANIFEST", "A DatasetSnapshot in YAML, or repository/name.")]
+KeyFile = Annotated[Path | None, option("--key-file", "FILE", "The dataset's private key, as `odf init` wrote it.")]
+KeyVariable = Annotated[str | None, option("--key-env", "NAME", "The environment variable with the private key.")]
+TokenFile = Annotated[Path | None, option("--token-file", "FILE", "The file with the bearer token of a smart server.")]
+TokenVariable = Annotated[str | None, option("--token-env", "NAME", "The environment variable with that token.")]
 Variables = Annotated[
-    list[str] | None,
-    typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
+    list[str] | None, option("--var", "NAME", "An environment variable that the manifest may ask for; repeatable.")
 ]
 Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE", help="A URL, that of a smart server (odf+https://…), a folder, s3://…, or repository/name."
-    ),
+    str, argument("SOURCE", "A URL, that of a smart server (odf+https://…), a folder, s3://…, or repository/name.")
 ]
 Sources = Annotated[
-    list[str] | None,
-    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: as the SOURCE of a pull; repeatable."),
+    list[str] | None, option("--from", "SOURCE", "Where else datasets are: as the SOURCE of a pull; repeatable.")
 ]
-Reference = Annotated[
-    str, typer.Option("--ref", metavar="NAME", help="Another reference there than the head: a branch, or a review's.")
-]
-BlockName = Annotated[
-    str, typer.Argument(metavar="BLOCK", help="Its number in the chain, the start of its hash, or a reference.")
-]
+Reference = Annotated[str, option("--ref", "NAME", "Another reference there than the head: a branch, or a review's.")]
+BlockName = Annotated[str, argument("BLOCK", "Its number in the chain, the start of its hash, or a reference.")]
 
 
 def dataset_table(session: Session, name: str) -> "VersionedTable":

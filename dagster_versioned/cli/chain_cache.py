@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, TableArgument
+from dagster_versioned.cli.arguments import Apply, TableArgument, option
 from dagster_versioned.cli.chain_arguments import Sources, dataset_table, datasets_at, history
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
@@ -38,7 +36,7 @@ def rebuild(session: Session, table: TableArgument, source: Sources = None) -> N
 def discard(
     session: Session,
     table: TableArgument,
-    before: Annotated[str, typer.Option("--before", metavar="TIME", help="What runs before this time appended.")],
+    before: Annotated[str, option("--before", "TIME", "What runs before this time appended.")],
     apply: Apply = False,
     source: Sources = None,
 ) -> None:

@@ -1,19 +1,17 @@
 """The verb that asks a question of histories of events, in SQL. Heavy imports wait until it runs."""
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
+from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit, argument, flag, option
 from dagster_versioned.cli.chain_arguments import dataset_table, history
 from dagster_versioned.cli.commands import Commands
-from dagster_versioned.cli.documents import print_json
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
-from dagster_versioned.cli.terminal import human_size, plain, show
+from dagster_versioned.cli.terminal import human_size, plain
 from dagster_versioned.errors import InvalidInput, InvalidName
 
 if TYPE_CHECKING:
@@ -53,21 +51,15 @@ class Projection(StrEnum):
 )
 def query(
     session: Session,
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="One SELECT over tables or datasets; - reads it from stdin.")
-    ],
-    engine: Annotated[Engine, typer.Option("--engine", help="Whose SQL it is; Spark needs Java.")] = Engine.DUCKDB,
+    sql: Annotated[str, argument("SQL", "One SELECT over tables or datasets; - reads it from stdin.")],
+    engine: Annotated[Engine, flag("--engine", "Whose SQL it is; Spark needs Java.")] = Engine.DUCKDB,
     projection: Annotated[
-        Projection, typer.Option("--projection", help="The current rows of each history, or its events.")
+        Projection, flag("--projection", "The current rows of each history, or its events.")
     ] = Projection.CURRENT,
-    as_at: Annotated[
-        str | None, typer.Option("--as-at", metavar="TIME", help="Rows as they were known at this system time.")
-    ] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Rows as they were at this event time.")
-    ] = None,
+    as_at: Annotated[str | None, option("--as-at", "TIME", "Rows as they were known at this system time.")] = None,
+    as_of: Annotated[str | None, option("--as-of", "TIME", "Rows as they were at this event time.")] = None,
     limit: RowLimit = None,
-    notation: Annotated[Notation, typer.Option("--format", "-f", help="What rows are shown in.")] = Notation.TABLE,
+    notation: Annotated[Notation, flag("--format", "-f", "What rows are shown in.")] = Notation.TABLE,
     output: Output = None,
 ) -> None:
     """Ask a question of histories of events, in SQL; nothing is written but the answer."""
@@ -78,34 +70,33 @@ def query(
         raise InvalidInput(f"{other} and --format are two notations. Nothing was read. Give one of them.")
     if output is not None:
         rows.export_format(output)
-    most = limit if limit is not None or output is not None else PREVIEW_ROWS
     reading = _Reading(session, projection, as_at, as_of)
-    found = reading.ask(sys.stdin.read() if sql == "-" else sql, engine, None if most is None else most + 1)
-    more = most is not None and found.num_rows > most
-    shown = found.slice(0, most)
-    document: dict[str, Any] = {"tables": reading.heads, "more": more}
+    text = sys.stdin.read() if sql == "-" else sql
     if output is not None:
-        rows.check_exportable(shown.schema, output)
-        written = rows.export(shown.schema, iter(shown.to_batches()), output, lambda done: None)
+        found, more = reading.first_rows(text, engine, limit)
+        rows.check_exportable(found.schema, output)
+        written = rows.export(found.schema, iter(found.to_batches()), output, lambda done: None)
         size = output.stat().st_size
         session.show(
-            {**document, "output": output, "rows_written": written, "size_bytes": size},
+            {**reading.document(more), "output": output, "rows_written": written, "size_bytes": size},
             f"{written} rows in {output}, {human_size(size)}.",
         )
         return
-    if session.json or notation is Notation.JSON:
-        print_json({**document, "columns": rows.columns_document(shown.schema), "rows": rows.plain_rows(shown)})
-    elif notation is Notation.CSV:
-        text = rows.csv_text(shown)
-        sys.stdout.write("\n".join(map(plain, text.split("\n"))) if sys.stdout.isatty() else text)
+    found, more = reading.first_rows(text, engine, PREVIEW_ROWS if limit is None else limit)
+    if notation is Notation.CSV:
+        csv = rows.csv_text(found)
+        sys.stdout.write("\n".join(map(plain, csv.split("\n"))) if sys.stdout.isatty() else csv)
     else:
-        show(rows.rows_table(shown))
+        plain_rows = rows.plain_rows(found)
+        document = reading.document(more) | {"columns": rows.columns_document(found.schema), "rows": plain_rows}
+        as_asked = replace(session, json=session.json or notation is Notation.JSON)
+        as_asked.show(document, rows.rows_table(found.schema, plain_rows))
     if more:
-        session.note(f"The first {shown.num_rows} rows. More with --limit, all with --output FILE.")
+        session.note(f"The first {found.num_rows} rows. More with --limit, all with --output FILE.")
 
 
 class _Reading:
-    """Reads the histories that a query names, as of a time; ``heads`` are those that it has read, by table."""
+    """Reads the histories that a query names, as of a time, and notes their heads."""
 
     def __init__(self, session: Session, projection: Projection, as_at: str | None, as_of: str | None) -> None:
         now = datetime.now(UTC)
@@ -113,19 +104,24 @@ class _Reading:
         if (self._known_at or self._true_at) and projection is Projection.EVENTS:
             raise InvalidInput("--projection events has all events, and --as-at and --as-of rows. Nothing was read.")
         self._session, self._projection = session, projection
-        self.heads: dict[str, str] = {}
+        self._heads: dict[str, str] = {}
 
-    def ask(self, sql: str, engine: Engine, limit: int | None) -> "pa.Table":
+    def first_rows(self, sql: str, engine: Engine, limit: int | None) -> "tuple[pa.Table, bool]":
+        """The first rows of the answer, all where ``limit`` is ``None``, and whether there are more."""
         from dagster_versioned.odf.queries.ad_hoc import query
 
-        return query(sql, self._rows, engine=engine.value, limit=limit)
+        found = query(sql, self._rows, engine=engine.value, limit=None if limit is None else limit + 1)
+        return found.slice(0, limit), limit is not None and found.num_rows > limit
+
+    def document(self, more: bool) -> dict[str, Any]:
+        return {"tables": self._heads, "more": more}
 
     def _rows(self, name: str) -> "pa.Table":
         from dagster_versioned.odf.event_table import EventTable
 
         table = _history(self._session, name)
         events = EventTable(table)
-        self.heads[str(table.name)] = str(events.chain.head)
+        self._heads[str(table.name)] = str(events.chain.head)
         if self._projection is Projection.EVENTS:
             return events.events()
         return events.read(as_at=self._known_at, as_of=self._true_at)

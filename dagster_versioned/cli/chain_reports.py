@@ -77,10 +77,7 @@ def explanation_lines(found: Explanation, depth: int = 0) -> list[str]:
         *(f"  query: {' '.join(step.query.split())}" for step in _queries(found)),
         *(f"  step: {step}" for step in found.steps),
     ]
-    for column in found.columns:
-        sources = ", ".join(f"{dataset}.{name}" for dataset, name in column.sources) or "nothing"
-        how = "copied" if column.expression is None else f"as {column.expression}"
-        lines.append(f"  column {column.column}: {how} from {sources}")
+    lines += _column_lines(found)
     if found.taken_back is not None:
         lines += ["  takes back:", *explanation_lines(found.taken_back, 1)]
     if found.rows:
@@ -89,3 +86,10 @@ def explanation_lines(found: Explanation, depth: int = 0) -> list[str]:
         if len(found.rows) > len(found.inputs):
             lines.append(f"    and {len(found.rows) - len(found.inputs)} more")
     return [f"{'    ' * depth}{line}" for line in lines]
+
+
+def _column_lines(found: Explanation) -> Iterator[str]:
+    for column in found.columns:
+        sources = ", ".join(f"{dataset}.{name}" for dataset, name in column.sources) or "nothing"
+        how = "copied" if column.expression is None else f"as {column.expression}"
+        yield f"  column {column.column}: {how} from {sources}"

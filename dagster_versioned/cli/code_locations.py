@@ -5,23 +5,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from dagster_versioned.cli.arguments import option
 
 if TYPE_CHECKING:
     from dagster_versioned.assets.code_location import CodeLocation
 
 Modules = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--module",
         "-m",
-        metavar="MODULE",
-        help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
+        "MODULE",
+        "A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
     ),
 ]
 Workspace = Annotated[
-    Path | None,
-    typer.Option("--workspace", "-w", metavar="FILE", help="The code locations of a workspace.yaml of Dagster."),
+    Path | None, option("--workspace", "-w", "FILE", "The code locations of a workspace.yaml of Dagster.")
 ]
 
 

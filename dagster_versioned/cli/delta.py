@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
+from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.delta_maintenance import (
     Allow,
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 
 command = Commands("Delta")
 
-_Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
-_At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]
-_Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")]
+_Version = Annotated[int | None, option("--version", "N", "As of this version.", min=0)]
+_At = Annotated[str | None, option("--at", "TIME", "As of this time: 2026-01-31T12:00:00Z.")]
+_Limit = Annotated[int | None, flag("--limit", "At most so many.", min=1)]
 
 
 # --- look ------------------------------------------------------------------------------------------------------------
@@ -125,10 +123,8 @@ def history(session: Session, table: Folder, limit: _Limit = None) -> None:
 def changes(
     session: Session,
     table: Folder,
-    first: Annotated[str, typer.Argument(metavar="FROM", help="A version, or a time: 2026-01-31T12:00:00Z.")],
-    last: Annotated[
-        str | None, typer.Argument(metavar="TO", help="A version, or a time; the newest version if left out.")
-    ] = None,
+    first: Annotated[str, argument("FROM", "A version, or a time: 2026-01-31T12:00:00Z.")],
+    last: Annotated[str | None, argument("TO", "A version, or a time; the newest version if left out.")] = None,
     limit: RowLimit = None,
     output: Output = None,
     allow: Allow = None,

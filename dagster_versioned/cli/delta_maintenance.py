@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.arguments import Apply, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_span
@@ -19,16 +17,13 @@ command = Commands("Delta")
 _KEYS_SHOWN = 20
 _DRY = "Nothing was deleted: this is a dry run. Delete with --apply."
 
-Folder = Annotated[
-    str,
-    typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///…, s3://…, gs://… or abfss://…."),
-]
+Folder = Annotated[str, argument("TABLE", "The table's folder: a local path, file:///…, s3://…, gs://… or abfss://….")]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--allow",
-        metavar="FOLDER",
-        help="Follow the table to files in this folder outside its own, as shallow clones have them; repeatable.",
+        "FOLDER",
+        "Follow the table to files in this folder outside its own, as shallow clones have them; repeatable.",
     ),
 ]
 
@@ -47,11 +42,9 @@ def compact(
     session: Session,
     table: Folder,
     first: Annotated[
-        int | None, typer.Argument(metavar="[FIRST]", min=0, help="The first commit; by default after the checkpoint.")
+        int | None, argument("[FIRST]", "The first commit; by default after the checkpoint.", min=0)
     ] = None,
-    last: Annotated[
-        int | None, typer.Argument(metavar="[LAST]", min=0, help="The last commit; by default the newest.")
-    ] = None,
+    last: Annotated[int | None, argument("[LAST]", "The last commit; by default the newest.", min=0)] = None,
 ) -> None:
     """Write a range of commits as one file, which readers of the log take instead. The commits stay."""
     opened = opened_table(session, table)
@@ -84,19 +77,16 @@ def cleanup(session: Session, table: Folder, apply: Apply = False) -> None:
 def optimize(
     session: Session,
     table: Folder,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Only partitions for which this is true.")
-    ] = None,
+    where: Annotated[str | None, option("--where", "SQL", "Only partitions for which this is true.")] = None,
     order_by: Annotated[
-        list[str] | None,
-        typer.Option("--order-by", metavar="COLUMN", help="Sort the rows of new files by it; repeatable."),
+        list[str] | None, option("--order-by", "COLUMN", "Sort the rows of new files by it; repeatable.")
     ] = None,
 ) -> None:
     """Join small files, and apply deletion vectors. The rows stay what they are.
 
     Old files stay too, for older versions, until they are vacuumed.
     """
-    from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
+    from dagster_versioned.delta_tables.write import optimize_delta
 
     applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
     added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
@@ -113,15 +103,13 @@ def vacuum(
     table: Folder,
     min_age: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--min-age",
-            metavar="SPAN",
-            help="Keep what versions younger than this need: 12h, 7d, 4w; by default as the table says, else a week.",
+            "SPAN",
+            "Keep what versions younger than this need: 12h, 7d, 4w; by default as the table says, else a week.",
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Allow less than the table says; only where nobody else uses it.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Allow less than the table says; only where nobody else uses it.")] = False,
     apply: Apply = False,
     allow: Allow = None,
 ) -> None:

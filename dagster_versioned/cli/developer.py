@@ -3,8 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.session import Session
 from dagster_versioned.errors import InvalidInput
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 DRY = "Nothing was recorded: this is a dry run. Do it by leaving --dry-run out."
 """What a dry run ends with."""
 
-ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the registry keeps it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+ProjectArgument = Annotated[str, argument("PROJECT", "The project's name.")]
+Reason = Annotated[str | None, option("--reason", "TEXT", "Why; the registry keeps it.")]
+DryRun = Annotated[bool, flag("--dry-run", "Only say what would be done.")]
 
 
 def developer(session: Session) -> "tuple[Registry, GovernanceStore]":

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, EnvironmentName
+from dagster_versioned.cli.arguments import Apply, EnvironmentName, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation
 from dagster_versioned.cli.developer import DryRun, opener, parsed_place
@@ -35,9 +33,7 @@ class Engine(StrEnum):
 def create(
     session: Session,
     name: EnvironmentName,
-    if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave one of that name as it is, which else is an error.")
-    ] = False,
+    if_absent: Annotated[bool, flag("--if-absent", "Leave one of that name as it is, which else is an error.")] = False,
 ) -> None:
     """Fork every table of the project at this moment, under a name. Copies no row."""
     from dagster_versioned.tables.environment.registry import names_of, read_environment
@@ -116,39 +112,27 @@ def diff(
     name: EnvironmentName,
     key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", metavar="TABLE=A,B", help="Columns that identify a row of a table, to compare rows; repeatable."
-        ),
+        option("--key", "TABLE=A,B", "Columns that identify a row of a table, to compare rows; repeatable."),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=0, help="Read no rows of versions that are larger together.")
+        int | None, flag("--max-bytes", "Read no rows of versions that are larger together.", min=0)
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Read all that differs, for statistics of columns: means, shares, NaN.")
+        bool, flag("--statistics", "Read all that differs, for statistics of columns: means, shares, NaN.")
     ] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="--statistics with minimum, maximum and exact means: values of rows.")
+        bool, flag("--values", "--statistics with minimum, maximum and exact means: values of rows.")
     ] = False,
     engine: Annotated[
-        Engine, typer.Option("--engine", help="What reads rows; auto is arrow, and spark from 1 GiB on.")
+        Engine, flag("--engine", "What reads rows; auto is arrow, and spark from 1 GiB on.")
     ] = Engine.AUTO,
-    notation: Annotated[
-        Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
-    ] = Notation.TEXT,
+    notation: Annotated[Notation, flag("--format", "-f", "Text, or Markdown for a pull request.")] = Notation.TEXT,
 ) -> None:
     """Say what an environment does to the data: rows, columns, nulls, and what was built from it. Shows no values.
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
-    from dagster_versioned.cli.environment_diff import (
-        COLUMNS,
-        STATISTICS,
-        difference_document,
-        end_lines,
-        markdown_of,
-        statistics_rows,
-        text_rows,
-    )
+    from dagster_versioned.cli.environment_diff import difference_document, difference_parts, markdown_of
     from dagster_versioned.tables.downstream import downstream
     from dagster_versioned.tables.environment_diff import Reading, differences
 
@@ -160,25 +144,18 @@ def diff(
     by = None if engine is Engine.AUTO else engine.value
     found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
     below = downstream(project, {(each.table, each.partition) for each in found})
-    unchanged = len({*environment.fork.tables, *(each.table for each in found)}) - len({each.table for each in found})
+    different = {each.table for each in found}
+    unchanged = len({*environment.fork.tables} - different)
+    if notation is Notation.MARKDOWN:
+        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
+        return
     document = {
         "environment": name,
         "differences": [difference_document(each, values=values) for each in found],
         "downstream": [{"table": table, "partition": partition} for table, partition in below],
     }
-    if notation is Notation.MARKDOWN:
-        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
-    elif not found:
-        session.show(document, f"Nothing is different in {name}.")
-    else:
-        rows = statistics_rows(found, values=values)
-        session.show(
-            document,
-            Table(COLUMNS, text_rows(found)),
-            *(["", Table(STATISTICS, rows), ""] if rows else []),
-            f"{counted(unchanged, 'table')} as at the fork.",
-            *end_lines(found, below, values=values),
-        )
+    parts = difference_parts(found, below, unchanged, values=values)
+    session.show(document, parts if found else f"Nothing is different in {name}.")
 
 
 def _keys(given: Iterable[str]) -> dict[str, list[str]]:
@@ -195,12 +172,11 @@ def _keys(given: Iterable[str]) -> dict[str, list[str]]:
 def export(
     session: Session,
     name: EnvironmentName,
-    to: Annotated[str, typer.Argument(metavar="LOCATION", help="An empty place, or that of a run that died.")],
+    to: Annotated[str, argument("LOCATION", "An empty place, or that of a run that died.")],
     table: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="TABLE", help="This table, written in it or not; repeatable."),
+        list[str] | None, option("--table", "TABLE", "This table, written in it or not; repeatable.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All tables, also those that production has alike.")] = False,
+    every: Annotated[bool, flag("--all", "All tables, also those that production has alike.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Copy what was written in an environment to a project of its own, for every reader. Run again, it goes on."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.cli.comment import comment, escaped, some
 from dagster_versioned.cli.documents import cell
-from dagster_versioned.cli.terminal import counted, minute
+from dagster_versioned.cli.terminal import Table, counted, minute
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.comparison import ColumnStatistics, Extreme
@@ -25,53 +25,53 @@ COLUMNS = ("table", "rows", "by key", "columns", "nulls")
 STATISTICS = ("table", "column", "statistic", "before", "after")
 
 
-def difference_document(one: "Difference", *, values: bool) -> dict[str, Any]:
+def difference_document(difference: "Difference", *, values: bool) -> dict[str, Any]:
     """One difference, for JSON; with ``values``, exact means, and least and greatest values."""
     return {
-        "table": str(one.table),
-        "partition": one.partition,
-        "before": one.before and one.before.metadata_sha,
-        "after": one.after and one.after.metadata_sha,
-        "rows_before": _nrow(one.before),
-        "rows_after": _nrow(one.after),
-        "same_data": one.diff.same_data if one.diff is not None else False,
+        "table": str(difference.table),
+        "partition": difference.partition,
+        "before": difference.before and difference.before.metadata_sha,
+        "after": difference.after and difference.after.metadata_sha,
+        "rows_before": _nrow(difference.before),
+        "rows_after": _nrow(difference.after),
+        "same_data": difference.diff.same_data if difference.diff is not None else False,
         "columns": [
             {"name": column.name, "before": column.before, "after": column.after}
-            for column in (one.diff.columns if one.diff is not None else ())
+            for column in (difference.diff.columns if difference.diff is not None else ())
         ],
-        "nulls": {name: list(counts) for name, counts in one.nulls.items()},
-        "rows": None if one.rows is None else dict(one.rows),
-        "unread": one.unread,
+        "nulls": {name: list(counts) for name, counts in difference.nulls.items()},
+        "rows": None if difference.rows is None else dict(difference.rows),
+        "unread": difference.unread,
         "statistics": {
             name: dict(
                 zip(("before", "after"), (_statistics_document(side, sides, values) for side in sides), strict=True)
             )
-            for name, sides in one.statistics.items()
+            for name, sides in difference.statistics.items()
         },
     }
 
 
-def _statistics_document(one: "ColumnStatistics", sides: "Sides", values: bool) -> dict[str, Any]:
+def _statistics_document(side: "ColumnStatistics", sides: "Sides", values: bool) -> dict[str, Any]:
     return {
-        "nulls": one.nulls,
-        "nans": one.nans,
-        "values": one.values,
-        "mean": cell(_mean(one, sides, values)),
-        **({"minimum": cell(one.minimum), "maximum": cell(one.maximum)} if values else {}),
+        "nulls": side.nulls,
+        "nans": side.nans,
+        "values": side.values,
+        "mean": cell(_mean(side, sides, values)),
+        **({"minimum": cell(side.minimum), "maximum": cell(side.maximum)} if values else {}),
     }
 
 
 def text_rows(found: Sequence["Difference"]) -> list[tuple[str, str, str, str, str]]:
     """A row of text for each difference."""
-    return [(_name(one), _rows(one), _by_key(one), _columns(one), _nulls(one)) for one in found]
+    return [(_name(each), _rows(each), _by_key(each), _columns(each), _nulls(each)) for each in found]
 
 
 def statistics_rows(found: Sequence["Difference"], *, values: bool) -> list[tuple[str, str, str, str, str]]:
     """A row of text for each statistic that differs, and is shown."""
     return [
-        (_name(one), column, what, before, after)
-        for one in found
-        for column, sides in one.statistics.items()
+        (_name(difference), column, what, before, after)
+        for difference in found
+        for column, sides in difference.statistics.items()
         for what, before, after in _shown(sides, values)
         if before != after
     ]
@@ -85,16 +85,27 @@ def end_lines(found: Sequence["Difference"], below: "Sequence[Cell]", *, values:
         for table, count in counts.items()
     )
     lines = [f"Built from other data than this, and not made anew: {some(names)}."] if below else []
-    if not values and any(_is_withheld(sides) for one in found for sides in one.statistics.values()):
+    if not values and any(_is_withheld(sides) for difference in found for sides in difference.statistics.values()):
         lines.append(f"Means of fewer than {FEWEST} values are not shown: --values shows them.")
     return lines
+
+
+def difference_parts(
+    found: Sequence["Difference"], below: "Sequence[Cell]", unchanged: int, *, values: bool
+) -> Iterator[str | Table]:
+    """Tables of the differences and of the statistics that differ, and what is said below them."""
+    yield Table(COLUMNS, text_rows(found))
+    if rows := statistics_rows(found, values=values):
+        yield from ("", Table(STATISTICS, rows), "")
+    yield f"{counted(unchanged, 'table')} as at the fork."
+    yield from end_lines(found, below, values=values)
 
 
 def markdown_of(
     fork: "Fork", found: Sequence["Difference"], below: "Sequence[Cell]", unchanged: int, *, values: bool
 ) -> list[str]:
     """The lines of a comment for a pull request; cut where it gets too long."""
-    tables = len({one.table for one in found})
+    tables = len({difference.table for difference in found})
     does = "differs" if tables == 1 else "differ"
     return comment(
         f"env diff {fork.project} {fork.environment}",
@@ -111,15 +122,15 @@ def markdown_of(
     )
 
 
-def _mean(one: "ColumnStatistics", sides: "Sides", values: bool) -> float | None:
+def _mean(side: "ColumnStatistics", sides: "Sides", values: bool) -> float | None:
     """The mean as it is shown: of few values, and of one that is not a round number, it would give values away."""
-    if values or one.mean is None:
-        return one.mean
-    return None if _is_withheld(sides) else float(f"{one.mean:.4g}")
+    if values or side.mean is None:
+        return side.mean
+    return None if _is_withheld(sides) else float(f"{side.mean:.4g}")
 
 
 def _is_withheld(sides: "Sides") -> bool:
-    return any(one.mean is not None and one.values < FEWEST for one in sides)
+    return any(side.mean is not None and side.values < FEWEST for side in sides)
 
 
 def _shown(sides: "Sides", values: bool) -> Iterator[tuple[str, str, str]]:
@@ -142,29 +153,30 @@ def _number(value: "Extreme | None") -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:,}".removesuffix(".0")
 
 
-def _name(one: "Difference") -> str:
-    return str(one.table) if one.partition is None else f"{one.table}[{one.partition}]"
+def _name(difference: "Difference") -> str:
+    return str(difference.table) if difference.partition is None else f"{difference.table}[{difference.partition}]"
 
 
-def _rows(one: "Difference") -> str:
-    if one.before is None:
-        return f"new, {_nrow(one.after):,}" if one.after is not None else ""
-    if one.after is None:
-        return f"dropped, had {_nrow(one.before):,}"
-    if one.diff is not None and one.diff.same_data:
-        return f"{_nrow(one.after):,}, the same data"
-    return f"{_nrow(one.before):,} -> {_nrow(one.after):,}"
+def _rows(difference: "Difference") -> str:
+    if difference.before is None:
+        return f"new, {_nrow(difference.after):,}" if difference.after is not None else ""
+    if difference.after is None:
+        return f"dropped, had {_nrow(difference.before):,}"
+    if difference.diff is not None and difference.diff.same_data:
+        return f"{_nrow(difference.after):,}, the same data"
+    return f"{_nrow(difference.before):,} -> {_nrow(difference.after):,}"
 
 
-def _by_key(one: "Difference") -> str:
-    if one.rows is None:
-        return one.unread or ""
-    shown = [f"{one.rows[kind]:,} {kind}" for kind in ("added", "removed", "changed") if one.rows.get(kind)]
+def _by_key(difference: "Difference") -> str:
+    rows = difference.rows
+    if rows is None:
+        return difference.unread or ""
+    shown = [f"{rows[kind]:,} {kind}" for kind in ("added", "removed", "changed") if rows.get(kind)]
     return ", ".join(shown) or "the same rows"
 
 
-def _columns(one: "Difference") -> str:
-    changes = one.diff.columns if one.diff is not None else ()
+def _columns(difference: "Difference") -> str:
+    changes = difference.diff.columns if difference.diff is not None else ()
     return ", ".join(f"{_sign(change)} {change.name}" for change in changes)
 
 
@@ -172,8 +184,8 @@ def _sign(change: "ColumnChange") -> str:
     return "+" if change.before is None else "-" if change.after is None else "~"
 
 
-def _nulls(one: "Difference") -> str:
-    return ", ".join(f"{name} {before:,} -> {after:,}" for name, (before, after) in one.nulls.items())
+def _nulls(difference: "Difference") -> str:
+    return ", ".join(f"{name} {before:,} -> {after:,}" for name, (before, after) in difference.nulls.items())
 
 
 def _nrow(version: Any) -> int:

@@ -1,18 +1,16 @@
 """The verbs for the samples of features: what there is, and deletion. Heavy imports wait until one runs."""
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, Partition, Why
+from dagster_versioned.cli.arguments import Apply, Partition, Why, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import Fields, Table, counted, plain, short
+from dagster_versioned.cli.terminal import Fields, Table, confirm, counted, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.features.delete_samples import DeletedSamples
     from dagster_versioned.tables.feature_record import FeatureRecord
     from dagster_versioned.tables.history import Version
     from dagster_versioned.tables.table import VersionedTable
@@ -22,7 +20,7 @@ command = Commands("Features")
 _FIELD = ("version", "code_version", "digest")
 """What a document says of a field."""
 
-_Feature = Annotated[str, typer.Argument(metavar="FEATURE", help="Its key, with slashes.")]
+_Feature = Annotated[str, argument("FEATURE", "Its key, with slashes.")]
 
 
 @command("feature ls", "feature ls --json")
@@ -81,14 +79,12 @@ def _feature_parts(feature: dict[str, Any]) -> Iterator[Fields | Table]:
 def delete(
     session: Session,
     feature: _Feature,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Which samples; all of them if left out.")
-    ] = None,
+    where: Annotated[str | None, option("--where", "SQL", "Which samples; all of them if left out.")] = None,
     partition: Partition = None,
-    hard: Annotated[bool, typer.Option("--hard", help="Out of earlier versions as well, for good.")] = False,
+    hard: Annotated[bool, flag("--hard", "Out of earlier versions as well, for good.")] = False,
     why: Why = None,
     apply: Apply = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask.")] = False,
 ) -> None:
     """Delete the samples of a feature that satisfy a condition. A dry run unless --apply is given.
 
@@ -99,13 +95,12 @@ def delete(
 
     project = session.open()
     options: dict[str, Any] = {"hard": hard, "partition": partition, "why": why}
-    planned = delete_samples(project, feature, where, everything=True, **options)
-    whole = bool(planned.rows) and planned.rows == planned.of
-    if apply and not yes and (whole or planned.purged):
-        _confirm(feature, planned.rows, planned.of, len(planned.purged))
-    done = (
-        delete_samples(project, feature, where, everything=yes or whole, dry_run=False, **options) if apply else planned
-    )
+    done = delete_samples(project, feature, where, everything=True, **options)
+    if apply:
+        is_whole = bool(done.rows) and done.rows == done.of
+        if not yes and (is_whole or done.purged):
+            _confirm(feature, done)
+        done = delete_samples(project, feature, where, everything=yes or is_whole, dry_run=False, **options)
     gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
     deleted = "deleted" if apply else "would be deleted"
     session.show(
@@ -129,14 +124,12 @@ def delete(
 )
 def copy(
     session: Session,
-    to: Annotated[str, typer.Option("--to", metavar="LOCATION", help="Where the other project is: a folder or a URI.")],
-    features: Annotated[
-        list[str] | None, typer.Argument(metavar="FEATURE", help="Features by key; all if none is named.")
-    ] = None,
+    to: Annotated[str, option("--to", "LOCATION", "Where the other project is: a folder or a URI.")],
+    features: Annotated[list[str] | None, argument("FEATURE", "Features by key; all if none is named.")] = None,
     to_project: Annotated[
-        str | None, typer.Option("--to-project", metavar="NAME", help="Its name; by default that of this project.")
+        str | None, option("--to-project", "NAME", "Its name; by default that of this project.")
     ] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="Which samples of each.")] = None,
+    where: Annotated[str | None, option("--where", "SQL", "Which samples of each.")] = None,
     apply: Apply = False,
 ) -> None:
     """Copy the current samples of features to another project, with their versions. A dry run unless --apply is given.
@@ -173,15 +166,14 @@ def copy(
 # --- small things ----------------------------------------------------------------------------------------------------
 
 
-def _confirm(feature: str, rows: int, of: int, purged: int) -> None:
-    for_good = f", and {counted(purged, 'version')} for good" if purged else ""
-    sys.stderr.write(
-        f"{rows} of {counted(of, 'sample')} would be deleted{for_good}.\n"
-        f"Type the feature's key ({plain(feature)}) to delete them: "
+def _confirm(feature: str, planned: "DeletedSamples") -> None:
+    for_good = f", and {counted(len(planned.purged), 'version')} for good" if planned.purged else ""
+    confirm(
+        f"{planned.rows} of {counted(planned.of, 'sample')} would be deleted{for_good}.",
+        *(feature, "the feature's key"),
+        to="delete them",
+        untouched="nothing was deleted. --yes deletes without asking.",
     )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != feature:
-        raise InvalidInput("That is not the feature's key, so nothing was deleted. --yes deletes without asking.")
 
 
 def _heads(table: "VersionedTable") -> "list[tuple[Version, FeatureRecord]]":

@@ -3,8 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
 
 command = Commands("Govern")
 
-_Projects = Annotated[
-    list[str] | None, typer.Argument(metavar="PROJECT", help="Projects by name; all if none is named.")
-]
-_Place = Annotated[
-    str, typer.Argument(metavar="LOCATION", help="A local path, file:///…, s3://…, gs://… or abfss://….")
-]
+_Projects = Annotated[list[str] | None, argument("PROJECT", "Projects by name; all if none is named.")]
+_Place = Annotated[str, argument("LOCATION", "A local path, file:///…, s3://…, gs://… or abfss://….")]
 
 
 @command("gov init --registry git@git.example.org:acme/registry.git")
@@ -72,9 +67,8 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
         registry.fetch()
     except GovernanceError as error:
         session.note(f"The registry as it was last fetched: {error}")
-    extra = [] if projects else [name for name in store.projects() if name not in registry.all_projects()]
-    statuses = [_status_of(registry, store, name) for name in projects or [*registry.all_projects(), *extra]]
-    ok = not any(project["problem"] or project["differences"] for project in statuses)
+    statuses = [_status_of(registry, store, name) for name in projects or _all_projects(registry, store)]
+    ok = not any(status["problem"] or status["differences"] for status in statuses)
     session.show(
         {**_clone(registry), "governance": store.store.uri, "ok": ok, "projects": statuses},
         Table(
@@ -120,9 +114,9 @@ def listing(session: Session) -> None:
 def ref(
     session: Session,
     name: ProjectArgument,
-    live: Annotated[bool, typer.Option("--live", help="Ask the governance storage, not the clone.")] = False,
+    live: Annotated[bool, flag("--live", "Ask the governance storage, not the clone.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write ref.json anew from the migration history, after a hand edit.")
+        bool, flag("--repair", "Write ref.json anew from the migration history, after a hand edit.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -155,19 +149,13 @@ def ref(
 def dispatch(
     session: Session,
     name: ProjectArgument,
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="NAME", help="A way of reading; default, if left out.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option("--method", metavar="DOTTED", help="Let this function read in that context.")
-    ] = None,
-    language: Annotated[str, typer.Option("--language", metavar="NAME", help="Whose readers.")] = "python",
-    remove: Annotated[bool, typer.Option("--remove", help="Take the context away.")] = False,
+    context: Annotated[str | None, option("--context", "NAME", "A way of reading; default, if left out.")] = None,
+    method: Annotated[str | None, option("--method", "DOTTED", "Let this function read in that context.")] = None,
+    language: Annotated[str, option("--language", "NAME", "Whose readers.")] = "python",
+    remove: Annotated[bool, flag("--remove", "Take the context away.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""
-    from dagster_versioned.governance.documents import DEFAULT_DISPATCH
-
     if method is None and not remove:
         methods = session.governed().documents(name).dispatch.methods
         rows = [(lang, where, dotted) for lang, named in methods.items() for where, dotted in sorted(named.items())]
@@ -179,18 +167,26 @@ def dispatch(
         )
     registry, store = developer(session)
     registry.fetch()
-    old = registry.state(name).dispatch or DEFAULT_DISPATCH
-    methods = {lang: dict(named) for lang, named in old.methods.items()}
     chosen = context or "default"
-    if method is not None:
-        methods.setdefault(language, {})[chosen] = method
-    elif methods.get(language, {}).pop(chosen, None) is None:
-        raise InvalidInput(f"There is no context {chosen!a:.100} for {language!a:.100}. Nothing was changed.")
-    changed = _parsed_dispatch({lang: named for lang, named in methods.items() if named})
+    changed = _changed_dispatch(registry, name, language, chosen, method)
     commit = (registry.rehearsal() if dry_run else registry).set_dispatch(name, changed)
     published = [] if dry_run else store.publish(registry, [name])
     what = f"{language} reads by {method} in context {chosen}" if method else f"{language} has no context {chosen}"
     _recorded(session, name, commit, published, dry_run, what)
+
+
+def _changed_dispatch(
+    registry: "Registry", project: str, language: str, context: str, method: str | None
+) -> "Dispatch":
+    from dagster_versioned.governance.documents import DEFAULT_DISPATCH
+
+    dispatch = registry.state(project).dispatch or DEFAULT_DISPATCH
+    methods = {name: dict(by_context) for name, by_context in dispatch.methods.items()}
+    if method is not None:
+        methods.setdefault(language, {})[context] = method
+    elif methods.get(language, {}).pop(context, None) is None:
+        raise InvalidInput(f"There is no context {context!a:.100} for {language!a:.100}. Nothing was changed.")
+    return _parsed_dispatch({name: by_context for name, by_context in methods.items() if by_context})
 
 
 @command("gov pull")
@@ -258,6 +254,12 @@ def _recorded(
         f"{project}: {what}" + ("" if commit else " (it was so already)"),
         note=DRY if dry_run else None,
     )
+
+
+def _all_projects(registry: "Registry", store: "GovernanceStore") -> "list[str]":
+    """Those of the registry, and what is in the governance storage besides."""
+    known = registry.all_projects()
+    return [*known, *(name for name in store.projects() if name not in known)]
 
 
 def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> dict[str, Any]:

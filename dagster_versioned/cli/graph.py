@@ -1,15 +1,13 @@
 """The verbs for graphs of features: what they are, what changed, what is stale. Heavy imports wait until one runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, Why
+from dagster_versioned.cli.arguments import Apply, Why, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DryRun
 from dagster_versioned.cli.graph_lock import Upstreams, upstream_projects
@@ -29,11 +27,11 @@ _SHORT = 12
 
 _Module = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--module",
         "-m",
-        metavar="MODULE",
-        help="The module with the definitions, such as the one that Dagster loads (or DAGSTER_VERSIONED_MODULE).",
+        "MODULE",
+        "The module with the definitions, such as the one that Dagster loads (or DAGSTER_VERSIONED_MODULE).",
     ),
 ]
 
@@ -52,14 +50,9 @@ class Direction(StrEnum):
     LR = "LR"
 
 
-_Format = Annotated[
-    Notation | None,
-    typer.Option("--format", "-f", help="By default what FILE ends in (.mmd), else text."),
-]
-_Direction = Annotated[
-    Direction, typer.Option("--direction", help="From top to bottom, or from left to right; not of text.")
-]
-_File = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the picture to FILE.")]
+_Format = Annotated[Notation | None, flag("--format", "-f", "By default what FILE ends in (.mmd), else text.")]
+_Direction = Annotated[Direction, flag("--direction", "From top to bottom, or from left to right; not of text.")]
+_File = Annotated[Path | None, option("--output", "-o", "FILE", "Write the picture to FILE.")]
 
 _MERMAID = (".mmd", ".mermaid")
 """What the names of files for Mermaid end in."""
@@ -68,9 +61,7 @@ _MERMAID = (".mmd", ".mermaid")
 @command("graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.mmd")
 def render(
     session: Session,
-    snapshot: Annotated[
-        str | None, typer.Argument(metavar="PUSH", help="Definitions that were pushed: @3, digits, or a time.")
-    ] = None,
+    snapshot: Annotated[str | None, argument("PUSH", "Definitions that were pushed: @3, digits, or a time.")] = None,
     module: _Module = None,
     notation: _Format = None,
     direction: _Direction = Direction.TB,
@@ -90,12 +81,9 @@ def render(
 @command("graph diff -m my_project.definitions", "graph diff @3", "graph diff @3 @4 --format mermaid")
 def diff(
     session: Session,
-    before: Annotated[
-        str | None, typer.Argument(metavar="BEFORE", help="A push (@3, digits, a time); by default the last one.")
-    ] = None,
+    before: Annotated[str | None, argument("BEFORE", "A push (@3, digits, a time); by default the last one.")] = None,
     after: Annotated[
-        str | None,
-        typer.Argument(metavar="AFTER", help="A push; by default the definitions of MODULE, else the last push."),
+        str | None, argument("AFTER", "A push; by default the definitions of MODULE, else the last push.")
     ] = None,
     module: _Module = None,
     notation: _Format = None,
@@ -121,9 +109,7 @@ def diff(
 
 
 @command("graph history", "graph history --limit 5 --json")
-def history(
-    session: Session, limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None
-) -> None:
+def history(session: Session, limit: Annotated[int | None, flag("--limit", "Only the newest.", min=1)] = None) -> None:
     """List what was pushed, newest first."""
     pushes = _history(session).pushes(limit)
     session.show(
@@ -209,14 +195,11 @@ def rebase(
     session: Session,
     module: _Module = None,
     renamed: Annotated[
-        list[str] | None,
-        typer.Option("--renamed", metavar="FEATURE.OLD=NEW", help="A field that is called otherwise; may be repeated."),
+        list[str] | None, option("--renamed", "FEATURE.OLD=NEW", "A field that is called otherwise; may be repeated.")
     ] = None,
     unchecked: Annotated[
         list[str] | None,
-        typer.Option(
-            "--unchecked", metavar="FEATURE", help="Believe that its code gives the same rows; may be repeated."
-        ),
+        option("--unchecked", "FEATURE", "Believe that its code gives the same rows; may be repeated."),
     ] = None,
     upstream: Upstreams = None,
     why: Why = None,
@@ -227,19 +210,13 @@ def rebase(
 
     What had really changed stays to be computed. Pushes the definitions; `revert` takes a table back.
     """
-    from dagster_versioned.features.rebase import rebase as rebased
+    from dagster_versioned.features.rebase import rebase as rebase_features
 
     graph = _needed(module, "Nothing was written.")
-    names: dict[str, str] = {}
-    for text in renamed or ():
-        old, equals, new = text.partition("=")
-        if not (old and equals and new):
-            raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
-        names[old] = new
-    report = rebased(
+    report = rebase_features(
         session.open(),
         graph,
-        renamed=names,
+        renamed=_new_names(renamed or ()),
         unchecked=unchecked or (),
         upstreams=upstream_projects(session, graph, upstream),
         why=why,
@@ -274,6 +251,16 @@ def rebase(
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _new_names(renamed: Iterable[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for text in renamed:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
+        names[old] = new
+    return names
 
 
 def _named(module: str | None) -> str | None:

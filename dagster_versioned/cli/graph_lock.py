@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
@@ -13,16 +12,18 @@ from dagster_versioned.cli.terminal import Table, counted
 
 if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
+    from dagster_versioned.features.graph_diff import GraphDiff
+    from dagster_versioned.features.lock import FeatureLock
     from dagster_versioned.tables.project import Project
 
 command = Commands("Features")
 
 Upstreams = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--upstream",
-        metavar="LOCATION",
-        help="Another project whose features are upstreams; may be repeated. --governance knows them by name.",
+        "LOCATION",
+        "Another project whose features are upstreams; may be repeated. --governance knows them by name.",
     ),
 ]
 
@@ -48,13 +49,10 @@ def upstream_projects(session: Session, graph: "FeatureGraph", locations: list[s
 def lock(
     session: Session,
     features: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FEATURE", help="What of the project; without any, what of it is in FILE."),
+        list[str] | None, argument("FEATURE", "What of the project; without any, what of it is in FILE.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The lock.")] = Path("features.lock"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say whether FILE is up to date: exit code 1 if not.")
-    ] = False,
+    output: Annotated[Path, option("--output", "-o", "FILE", "The lock.")] = Path("features.lock"),
+    check: Annotated[bool, flag("--check", "Only say whether FILE is up to date: exit code 1 if not.")] = False,
 ) -> ExitCode | None:
     """Pin features of the project in a file, with all that they depend on, for a project that is computed from them.
 
@@ -72,17 +70,7 @@ def lock(
     applied = not is_same and not check
     if applied:
         after.write(output)
-    count = counted(len(list(after)), "feature")
-    rows = [
-        (
-            each.key,
-            (before if each.change == "removed" else after)[each.key].project,
-            each.change,
-            each.before,
-            each.after,
-        )
-        for each in diff.features
-    ]
+    done = f"{output} is up to date" if is_same else f"Wrote {output}"
     session.show(
         {
             "applied": applied,
@@ -90,11 +78,13 @@ def lock(
             "projects": {name: each.model_dump() for name, each in after.projects.items()},
             "features": diff.features,
         },
-        None if is_same else Table(["feature", "project", "", "before", "after"], rows),
-        f"{output} is up to date: {count}."
-        if is_same
-        else f"{output} is not up to date."
-        if check
-        else f"Wrote {output}: {count}.",
+        None if is_same else _changes_table(diff, before, after),
+        f"{output} is not up to date." if check and not is_same else f"{done}: {counted(len(list(after)), 'feature')}.",
     )
     return ExitCode.FINDINGS if check and not is_same else None
+
+
+def _changes_table(diff: "GraphDiff", before: "FeatureLock", after: "FeatureLock") -> Table:
+    changed = [(each, before if each.change == "removed" else after) for each in diff.features]
+    rows = [(each.key, lock[each.key].project, each.change, each.before, each.after) for each, lock in changed]
+    return Table(["feature", "project", "", "before", "after"], rows)

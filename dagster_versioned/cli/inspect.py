@@ -1,9 +1,8 @@
 """The verbs that look: nothing they do changes a table. Heavy imports wait until a verb runs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from dagster_versioned.cli.arguments import (
     PREVIEW_ROWS,
@@ -14,16 +13,23 @@ from dagster_versioned.cli.arguments import (
     TableArgument,
     Tables,
     VersionArgument,
+    flag,
+    option,
 )
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, progress, short
+from dagster_versioned.cli.terminal import Fields, Progress, Table, counted, human_size, progress, short
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_versioned.tables.diff import ColumnChange
+    from dagster_versioned.tables.documents.head import Held
+    from dagster_versioned.tables.history import Version
+    from dagster_versioned.tables.pins import Pin
     from dagster_versioned.tables.table import VersionedTable
     from dagster_versioned.tables.verify import Finding, VerifyReport
 
@@ -61,7 +67,7 @@ def history(
     session: Session,
     table: TableArgument,
     partition: Partition = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None,
+    limit: Annotated[int | None, flag("--limit", "Only the newest.", min=1)] = None,
 ) -> None:
     """List a table's versions, newest first."""
     subject = session.table(table)
@@ -98,10 +104,8 @@ def diff(
     before: VersionArgument,
     after: MaybeVersion = None,
     partition: Partition = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Compare the rows too; reads both versions.")] = False,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="COLUMN", help="A column that identifies a row; repeatable.")
-    ] = None,
+    rows: Annotated[bool, flag("--rows", "Compare the rows too; reads both versions.")] = False,
+    key: Annotated[list[str] | None, option("--key", "COLUMN", "A column that identifies a row; repeatable.")] = None,
 ) -> None:
     """Say what changed between two versions: schema, rows, parts, parents and metadata."""
     if rows and not key:
@@ -127,12 +131,8 @@ def read(
     session: Session,
     table: TableArgument,
     version: MaybeVersion = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns; repeatable.")
-    ] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="KEY", help="Only this partition; repeatable.")
-    ] = None,
+    columns: Annotated[list[str] | None, option("--columns", "A,B", "Only these columns; repeatable.")] = None,
+    partition: Annotated[list[str] | None, option("--partition", "KEY", "Only this partition; repeatable.")] = None,
     limit: RowLimit = None,
     output: Output = None,
 ) -> None:
@@ -146,52 +146,60 @@ def read(
     subject = session.table(table)
     files = subject.files(version, columns=_column_names(columns), partitions=partition)
     reader: pa.RecordBatchReader = subject.read_files(files, pa.RecordBatchReader)
-    counts = [file.remaining_records for file in files.scan.files]
-    total = None if None in counts else sum(count or 0 for count in counts)
+    total = _total(file.remaining_records for file in files.scan.files)
     document: dict[str, Any] = {
         "table": str(subject.name),
         "log_version": files.log_version,
-        "versions": [v.metadata_sha for v in files.versions],
+        "versions": [version.metadata_sha for version in files.versions],
         "total_rows": total,
     }
     if output is not None:
-        rows.check_exportable(reader.schema, output)
-        expected = total if limit is None or total is None else min(limit, total)
-        with progress(f"Writing {output}", quiet=session.quiet) as advance:
-            written = rows.export(
-                reader.schema, rows.first(reader, limit), output, lambda done: advance(done, expected or done)
-            )
-        document |= {
-            "output": str(output),
-            "format": rows.export_format(output),
-            "rows_written": written,
-            "size_bytes": output.stat().st_size,
-        }
-        size = human_size(document["size_bytes"])
-        session.show(document, f"{written} rows of {subject.name} in {output}, {size}.")
+        written = _export(session, reader, limit, total, output)
+        size = output.stat().st_size
+        file = {"output": output, "format": rows.export_format(output), "rows_written": written, "size_bytes": size}
+        session.show(document | file, f"{written} rows of {subject.name} in {output}, {human_size(size)}.")
         return
     shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
+    plain_rows = rows.plain_rows(shown)
     of = "" if total is None else f" of {total}"
     more = f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE."
     session.show(
-        document | {"columns": rows.columns_document(reader.schema), "rows": rows.plain_rows(shown)},
-        rows.rows_table(shown),
+        document | {"columns": rows.columns_document(reader.schema), "rows": plain_rows},
+        rows.rows_table(reader.schema, plain_rows),
         note=more if total is None or shown.num_rows < total else None,
     )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def _export(
+    session: Session, reader: "pa.RecordBatchReader", limit: int | None, total: int | None, output: Path
+) -> int:
+    from dagster_versioned.cli import rows
+
+    rows.check_exportable(reader.schema, output)
+    expected = total if limit is None or total is None else min(limit, total)
+    with progress(f"Writing {output}", quiet=session.quiet) as advance:
+        return rows.export(
+            reader.schema, rows.first(reader, limit), output, lambda done: advance(done, expected or done)
+        )
 
 
 @command("verify", "verify flights weather", "verify flights --at @12")
 def verify(
     session: Session,
     tables: Tables = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="VERSION", help="Only this version of one table.")] = None,
+    at: Annotated[str | None, option("--at", "VERSION", "Only this version of one table.")] = None,
     partition: Partition = None,
     witness: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--witness",
-            metavar="LOG_VERSION=SHA256",
-            help="A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
+            "LOG_VERSION=SHA256",
+            "A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
         ),
     ] = None,
 ) -> ExitCode | None:
@@ -203,15 +211,10 @@ def verify(
     if (at or partition or witnesses) and len(tables or ()) != 1:
         raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
     project = session.open()
-    documents: list[dict[str, Any]] = []
-    for name in tables or map(str, project.tables()):
-        subject = table_of(project, name)
-        with progress(f"Verifying {name}", quiet=session.quiet) as advance:
-            try:
-                report = subject.verify(at, partition=partition, witnesses=witnesses, progress=advance)
-            except (IntegrityError, UnsupportedFeature) as error:
-                report = unreadable(subject.store.uri, error)
-        documents.append(verify_document(str(subject.name), report))
+    documents = [
+        _verified(session, table_of(project, name), at, partition, witnesses)
+        for name in tables or map(str, project.tables())
+    ]
     ok = all(document["ok"] for document in documents)
     session.show({"ok": ok, "tables": documents}, report_lines(documents))
     return None if ok else ExitCode.FINDINGS
@@ -219,17 +222,8 @@ def verify(
 
 _NO_SUMMARY: dict[str, Any] = dict.fromkeys(
     (
-        "table",
-        "version",
-        "log_version",
-        "timestamp",
-        "rows",
-        "size_bytes",
-        "partitions",
-        "versions",
-        "held",
-        "dropped",
-        "foreign",
+        *("table", "version", "log_version", "timestamp", "rows", "size_bytes"),
+        *("partitions", "versions", "held", "dropped", "foreign"),
     )
 )
 
@@ -240,20 +234,27 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
 
     state = table.state
     head = table_head(table.name, state)
-    current = list(state.history.heads.values())
     return {
         "table": str(table.name),
         "version": head.metadata_sha if head else None,
         "log_version": state.log_version,
-        "timestamp": moment(max(v.timestamp for v in current)) if current else None,
-        "rows": sum(v.identity.nrow for v in current) if current else None,
-        "size_bytes": sum(v.facts.size_bytes for v in current) if current else None,
+        **_totals(list(state.history.heads.values())),
         "partitions": head.partitions if head else None,
         "versions": sum(1 for v in state.history.versions if v.raw is not None),
-        "held": {"by": head.held.by, "why": head.held.why} if head and head.held else None,
+        "held": head.held if head else None,
         "dropped": str(dropped) if (dropped := TableRecord.of(state.snapshot).dropped) else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,
+    }
+
+
+def _totals(heads: "Sequence[Version]") -> dict[str, Any]:
+    if not heads:
+        return {"timestamp": None, "rows": None, "size_bytes": None}
+    return {
+        "timestamp": moment(max(version.timestamp for version in heads)),
+        "rows": sum(version.identity.nrow for version in heads),
+        "size_bytes": sum(version.facts.size_bytes for version in heads),
     }
 
 
@@ -266,7 +267,7 @@ def _remarks(table: dict[str, Any]) -> list[str]:
     if table["dropped"]:
         remarks.append(table["dropped"])
     if table["held"]:
-        remarks.append(f"held: {table['held']['why']}")
+        remarks.append(f"held: {table['held'].why}")
     return remarks
 
 
@@ -295,12 +296,8 @@ def _single(table: "VersionedTable", reference: str | None, partition: str | Non
         **version_document(version),
         "partitions": None,
         "current": current,
-        "held": {"by": held.by, "why": held.why} if held else None,
-        "pins": sorted(
-            pin.name
-            for pin in read_pins(table.project).values()
-            if pin.table == table.name and pin.version == version.metadata_sha
-        ),
+        "held": held,
+        "pins": sorted(pin.name for pin in read_pins(table.project).values() if _is_named(pin, table, version)),
         "commit_sha256": state.history.record(version.log_version).sha256,
         "identity": entry.identity.to_json() if entry else None,
         "facts": entry.facts.to_json() if entry else None,
@@ -311,18 +308,20 @@ def _single(table: "VersionedTable", reference: str | None, partition: str | Non
     }
 
 
-def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
-    from dagster_versioned.delta.schema.types import sql_text
+def _is_named(pin: "Pin", table: "VersionedTable", version: "Version") -> bool:
+    return pin.table == table.name and pin.version == version.metadata_sha
 
+
+def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
     names = ("table", "version", "log_version", "partition", "timestamp", "operation", "change", "gone", "data_sha")
     identity: dict[str, Any] = document["identity"] or {}
     facts: dict[str, Any] = document["facts"] or {}
-    held = document["held"]
+    held: Held | None = document["held"]
     yield Fields(
         [
             *((name, document[name]) for name in names),
             ("current", "yes" if document["current"] else "no"),
-            ("held", held and f"{held['why']} ({held['by'] or 'nobody named'})"),
+            ("held", held and f"{held.why} ({held.by or 'nobody named'})"),
             ("pins", ", ".join(document["pins"]) or None),
             ("rows", document["rows"]),
             ("size", human_size(document["size_bytes"])),
@@ -332,13 +331,19 @@ def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
         ]
     )
     if identity:
-        fields = identity["schema"]["fields"]
-        yield Table(["column", "type"], [(f["name"], sql_text(f["type"])) for f in fields])
+        yield from _identity_parts(identity)
+    if document["files"]:
+        yield _listed(document["files"], "file", "rows", "size")
+
+
+def _identity_parts(identity: dict[str, Any]) -> Iterator[Table]:
+    from dagster_versioned.delta.schema.types import sql_text
+
+    fields = identity["schema"]["fields"]
+    yield Table(["column", "type"], [(f["name"], sql_text(f["type"])) for f in fields])
     if parents := identity.get("parents"):
         rows = [(p["table"], _place_of(p), p.get("partition"), _version_of(p)) for p in parents]
         yield Table(["parent", "project", "partition", "version"], rows)
-    if document["files"]:
-        yield _listed(document["files"], "file", "rows", "size")
 
 
 def _version_of(parent: dict[str, Any]) -> str | None:
@@ -368,8 +373,6 @@ def _row_differences(table: "VersionedTable", before: str | None, after: str | N
 
 
 def _diff_parts(document: dict[str, Any], key: list[str]) -> Iterator[str | Fields | Table]:
-    from dagster_versioned.delta.schema.types import sql_text
-
     before, after, parts = document["before"], document["after"], document["parts"]
     if before["version"] == after["version"]:
         yield f"The same version: {before['version']}"
@@ -383,18 +386,24 @@ def _diff_parts(document: dict[str, Any], key: list[str]) -> Iterator[str | Fiel
             ("column order", "changed" if document["column_order_changed"] else None),
         ]
     )
-    columns: Sequence[ColumnChange] = document["columns"]
-    changes = [
-        *((f"column {c.name}", *(kind and sql_text(kind) for kind in (c.before, c.after))) for c in columns),
-        *((f"parent {_parent(p)}", short(p["before"]), short(p["after"])) for p in document["parents"]),
-        *((name, change["before"], change["after"]) for name, change in document["metadata"].items()),
-    ]
-    if changes:
+    if changes := list(_changes(document)):
         yield Table(["what", "before", "after"], changes)
     if rows := document["rows"]:
         yield f"rows: {', '.join(f'{rows[kind]} {kind}' for kind in ('added', 'removed', 'changed', 'unchanged'))}"
         if lines := list(_example_lines(rows["examples"], key)):
             yield Table(["", "key", "values"], lines)
+
+
+def _changes(document: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    from dagster_versioned.delta.schema.types import sql_text
+
+    columns: Sequence[ColumnChange] = document["columns"]
+    for column in columns:
+        yield f"column {column.name}", *(kind and sql_text(kind) for kind in (column.before, column.after))
+    for parent in document["parents"]:
+        yield f"parent {_parent(parent)}", short(parent["before"]), short(parent["after"])
+    for name, change in document["metadata"].items():
+        yield name, change["before"], change["after"]
 
 
 def _example_lines(examples: dict[str, list[dict[str, Any]]], key: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -429,11 +438,30 @@ def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
         yield from (f"  gap {gap}" for gap in document["gaps"])
 
 
-def unreadable(where: str, error: VersionedError) -> "VerifyReport":
-    """The report on a table that cannot even be read."""
+def _verified(
+    session: Session, table: "VersionedTable", at: str | None, partition: str | None, witnesses: Mapping[int, str]
+) -> dict[str, Any]:
+    def verify_table(advance: Progress) -> "VerifyReport":
+        return table.verify(at, partition=partition, witnesses=witnesses, progress=advance)
+
+    return verification_document(session, table, verify_table, (IntegrityError, UnsupportedFeature))
+
+
+def verification_document(
+    session: Session,
+    table: "VersionedTable",
+    verify_table: "Callable[[Progress], VerifyReport]",
+    failures: tuple[type[VersionedError], ...],
+) -> dict[str, Any]:
+    """What a verification of a table found; one of the failures is a finding: the table cannot even be read."""
     from dagster_versioned.tables.verify import Finding, VerifyReport
 
-    return VerifyReport((Finding("log", where, str(error)),), 0, 0, 0, 0, (), None)
+    with progress(f"Verifying {table.name}", quiet=session.quiet) as advance:
+        try:
+            report = verify_table(advance)
+        except failures as error:
+            report = VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
+    return verify_document(str(table.name), report)
 
 
 def _witness(text: str) -> tuple[int, str]:

@@ -1,11 +1,8 @@
 """The verbs that change something. What deletes is a dry run or asks before. Heavy imports wait until a verb runs."""
 
-import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from dagster_versioned.cli.arguments import (
     Apply,
@@ -16,12 +13,15 @@ from dagster_versioned.cli.arguments import (
     Tables,
     VersionArgument,
     Why,
+    argument,
+    flag,
+    option,
 )
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import collection_document, version_document
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.span import parse_moment, parse_span
-from dagster_versioned.cli.terminal import Table, counted, human_size, plain, progress, say, short
+from dagster_versioned.cli.terminal import Table, confirm, counted, human_size, progress, say, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def repair(session: Session, tables: Tables = None) -> None:
 def vacuum(
     session: Session,
     tables: Tables = None,
-    min_age: Annotated[
-        str, typer.Option("--min-age", metavar="SPAN", help="Leave younger files alone: 30m, 12h, 7d, 4w.")
-    ] = "7d",
+    min_age: Annotated[str, option("--min-age", "SPAN", "Leave younger files alone: 30m, 12h, 7d, 4w.")] = "7d",
     apply: Apply = False,
 ) -> None:
     """Delete files that no version needs, left by writes that died. A dry run unless --apply is given."""
@@ -72,10 +70,10 @@ def expire(
     session: Session,
     tables: SomeTables,
     keep_last: Annotated[
-        int | None, typer.Option("--keep-last", metavar="N", help="Keep the newest N versions of each partition.")
+        int | None, option("--keep-last", "N", "Keep the newest N versions of each partition.")
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="SPAN|TIME", help="Keep what is younger: 90d, 2026-01-31.")
+        str | None, option("--older-than", "SPAN|TIME", "Keep what is younger: 90d, 2026-01-31.")
     ] = None,
     why: Why = None,
     apply: Apply = False,
@@ -104,7 +102,7 @@ def revert(
     table: TableArgument,
     version: VersionArgument,
     partition: Partition = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Keep sensors from rebuilding it until it is released.")] = False,
+    hold: Annotated[bool, flag("--hold", "Keep sensors from rebuilding it until it is released.")] = False,
     why: Why = None,
 ) -> None:
     """Make an older version current again, as a new commit; no data is written."""
@@ -136,11 +134,9 @@ def release(session: Session, table: TableArgument, partition: Partition = None)
 def forget(
     session: Session,
     table: TableArgument,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="One computation: facts.computation.key of a version.")
-    ] = None,
+    key: Annotated[str | None, option("--key", "KEY", "One computation: facts.computation.key of a version.")] = None,
     code_version: Annotated[
-        str | None, typer.Option("--code-version", metavar="TEXT", help="Whatever code of this version computed.")
+        str | None, option("--code-version", "TEXT", "Whatever code of this version computed.")
     ] = None,
     apply: Apply = False,
 ) -> None:
@@ -167,7 +163,7 @@ def forget(
 def pin(
     session: Session,
     table: TableArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name; pin:NAME then names the version.")],
+    name: Annotated[str, argument("NAME", "The pin's name; pin:NAME then names the version.")],
     version: MaybeVersion = None,
     why: Why = None,
 ) -> None:
@@ -179,7 +175,7 @@ def pin(
 
 
 @command("unpin before-audit")
-def unpin(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]) -> None:
+def unpin(session: Session, name: Annotated[str, argument("NAME", "The pin's name.")]) -> None:
     """Take a pin away."""
     session.open().unpin(name)
     session.show({"unpinned": name}, f"{name}: unpinned")
@@ -204,7 +200,7 @@ def pins(session: Session) -> None:
 def adopt(
     session: Session,
     table: TableArgument,
-    message: Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Part of the new version.")] = None,
+    message: Annotated[str | None, option("--message", "TEXT", "Part of the new version.")] = None,
 ) -> None:
     """Give the table as another Delta writer left it an identity; reads every file once."""
     subject = session.table(table)
@@ -220,10 +216,10 @@ def adopt(
 def purge(
     session: Session,
     table: TableArgument,
-    versions: Annotated[list[str], typer.Argument(metavar="VERSION", help="SHA prefixes, @12, times, pins or tags.")],
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    versions: Annotated[list[str], argument("VERSION", "SHA prefixes, @12, times, pins or tags.")],
+    why: Annotated[str, option("--why", "TEXT", "The reason, which the log keeps.")],
+    yes: Annotated[bool, flag("--yes", "Do not ask.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only say what would be deleted.")] = False,
 ) -> None:
     """Delete the bytes of named versions now, for good (legal erasure), and record the gap.
 
@@ -247,15 +243,15 @@ def purge(
 
 
 def _confirm(table: str, planned: "CollectionReport") -> None:
-    named = ", ".join([*(v.short for v in planned.versions[:10]), *(["…"] if len(planned.versions) > 10 else [])])
-    sys.stderr.write(
-        f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}, "
-        f"{human_size(planned.size_bytes)}: they cannot be brought back.\n"
-        f"Type the table's name ({plain(table)}) to delete them: "
+    named = ", ".join(version.short for version in planned.versions[:10])
+    named += ", …" if planned.versions[10:] else ""
+    what = f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}"
+    confirm(
+        f"{what}, {human_size(planned.size_bytes)}: they cannot be brought back.",
+        *(table, "the table's name"),
+        to="delete them",
+        untouched="nothing was deleted. --yes deletes without asking.",
     )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != table:
-        raise InvalidInput("That is not the table's name, so nothing was deleted. --yes deletes without asking.")
 
 
 def _collect(

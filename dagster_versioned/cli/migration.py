@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, human_size, plain, progress
+from dagster_versioned.cli.terminal import confirm, counted, human_size, progress
 from dagster_versioned.errors import GovernanceError, InvalidInput
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 
 command = Commands("Govern")
 
-_Confirm = Annotated[
-    str | None, typer.Option("--confirm", metavar="NAME", help="The project's name, instead of typing it when asked.")
-]
+_Confirm = Annotated[str | None, option("--confirm", "NAME", "The project's name, instead of typing it when asked.")]
 
 
 @command(
@@ -36,15 +33,15 @@ def migrate(
     session: Session,
     name: ProjectArgument,
     target: Annotated[
-        str | None, typer.Argument(metavar="LOCATION", help="The new place; must be empty. The one of a run that died.")
+        str | None, argument("LOCATION", "The new place; must be empty. The one of a run that died.")
     ] = None,
     verify: Annotated[
-        str, typer.Option("--verify", metavar="HOW", help="structural, or content: read every part at the new place.")
+        str, option("--verify", "HOW", "structural, or content: read every part at the new place.")
     ] = "structural",
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Delete the bytes at the old place in the end; asks for the name.")
+        bool, flag("--delete-source", "Delete the bytes at the old place in the end; asks for the name.")
     ] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Call off a migration that has not switched.")] = False,
+    abort: Annotated[bool, flag("--abort", "Call off a migration that has not switched.")] = False,
     reason: Reason = None,
     confirm: _Confirm = None,
     dry_run: DryRun = False,
@@ -95,7 +92,7 @@ def decommission(
     session: Session,
     name: ProjectArgument,
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Delete its bytes, for ever; else they stay, ungoverned.")
+        bool, flag("--delete-data", "Delete its bytes, for ever; else they stay, ungoverned.")
     ] = False,
     reason: Reason = None,
     confirm: _Confirm = None,
@@ -133,15 +130,8 @@ def _verify(text: str) -> "Verify":
 
 
 def _confirm_by_name(project: str, given: str | None, what: str) -> None:
-    """Ask for the project's name to be typed, unless ``--confirm`` has it."""
-    if given is None:
-        sys.stderr.write(f"{plain(what)}.\nType the project's name ({plain(project)}) to go on: ")
-        sys.stderr.flush()
-        given = sys.stdin.readline().strip()
-    if given != project:
-        raise InvalidInput(
-            "That is not the project's name, so nothing was changed. --confirm NAME goes on without asking."
-        )
+    untouched = "nothing was changed. --confirm NAME goes on without asking."
+    confirm(f"{what}.", project, "the project's name", to="go on", untouched=untouched, given=given)
 
 
 @contextmanager

@@ -4,19 +4,19 @@ from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Tables
+from dagster_versioned.cli.arguments import Tables, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.terminal import counted, progress, short
+from dagster_versioned.cli.terminal import Progress, counted, progress, short
 from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound
 
 if TYPE_CHECKING:
     from dagster_versioned.governance.version_mirror import MirrorReport, VersionMirror
     from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.table import VersionedTable
+    from dagster_versioned.tables.verify import VerifyReport
 
 command = Commands("Govern")
 
@@ -29,19 +29,13 @@ def mirror(
     session: Session,
     tables: Tables = None,
     remote: Annotated[
-        str | None,
-        typer.Option("--remote", metavar="URL", help="The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR)."),
+        str | None, option("--remote", "URL", "The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR).")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="A clone of it; by default in your cache.")
-    ] = None,
+    folder: Annotated[Path | None, option("--folder", "FOLDER", "A clone of it; by default in your cache.")] = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="TABLE", help="Believe this table's log, though git saw another."),
+        list[str] | None, option("--accept", "TABLE", "Believe this table's log, though git saw another.")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Change nothing: verify the tables, with git as the witness.")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Change nothing: verify the tables, with git as the witness.")] = False,
     dry_run: DryRun = False,
 ) -> ExitCode | None:
     """Commit the tables' version documents to a git repository; one commit, none if nothing has changed."""
@@ -91,22 +85,23 @@ def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_ru
 def _witnessed(
     session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
 ) -> ExitCode | None:
-    from dagster_versioned.cli.documents import verify_document
-    from dagster_versioned.cli.inspect import report_lines, unreadable
+    from dagster_versioned.cli.inspect import report_lines
 
     try:
         mirrored.fetch()
     except GovernanceError as error:
         session.note(f"The mirror as it was last fetched: {error}")
-    reports: list[dict[str, Any]] = []
-    for name in tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()}):
-        table = project.table(name)
-        with progress(f"Verifying {name}", quiet=session.quiet) as advance:
-            try:
-                report = table.verify(witnesses=mirrored.witnesses(name), progress=advance)
-            except (GovernanceError, TableNotFound) as error:
-                report = unreadable(table.store.uri, error)
-        reports.append(verify_document(name, report))
+    names = tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()})
+    reports = [_verified(session, project.table(name), mirrored) for name in names]
     ok = all(report["ok"] for report in reports)
     session.show({"ok": ok, "tables": reports}, report_lines(reports))
     return None if ok else ExitCode.FINDINGS
+
+
+def _verified(session: Session, table: "VersionedTable", mirrored: "VersionMirror") -> dict[str, Any]:
+    from dagster_versioned.cli.inspect import verification_document
+
+    def verify_table(advance: Progress) -> "VerifyReport":
+        return table.verify(witnesses=mirrored.witnesses(str(table.name)), progress=advance)
+
+    return verification_document(session, table, verify_table, (GovernanceError, TableNotFound))

@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dagster_versioned.cli import sharing
-from dagster_versioned.cli.arguments import TableArgument
+from dagster_versioned.cli.arguments import TableArgument, argument, flag, option
 from dagster_versioned.cli.chain_arguments import (
     KeyFile,
     KeyVariable,
@@ -36,6 +34,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
     from dagster_versioned.odf.blocks.events import AddPushSource, SetPollingSource
+    from dagster_versioned.odf.blocks.validity import ChainState
     from dagster_versioned.odf.event_table import EventTable
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -53,7 +52,7 @@ _SHORT = 16
 @command("odf init cities.key")
 def init(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; must not be there yet.")],
+    file: Annotated[Path, argument("FILE", "Where the private key goes; must not be there yet.")],
 ) -> None:
     """Make a private key, and with it an identity for a new dataset."""
     from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -79,9 +78,7 @@ def init(
 def add(
     session: Session,
     manifest: Manifest,
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="TABLE", help="By default the dataset's name.")
-    ] = None,
+    table: Annotated[str | None, option("--table", "TABLE", "By default the dataset's name.")] = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
@@ -117,7 +114,7 @@ def add(
 def set_watermark(
     session: Session,
     table: TableArgument,
-    time: Annotated[str, typer.Argument(metavar="TIME", help="Before it no more events are expected; or a span ago.")],
+    time: Annotated[str, argument("TIME", "Before it no more events are expected; or a span ago.")],
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
@@ -144,21 +141,14 @@ def set_watermark(
 def ingest(
     session: Session,
     table: TableArgument,
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Files to add instead of what is fetched.")
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option("--manifest", metavar="FILE", help="By default as the chain says.")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option("--source", metavar="NAME", help="The push source, where there are several.")
-    ] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Files to add instead of what is fetched.")] = None,
+    manifest: Annotated[Path | None, option("--manifest", "FILE", "By default as the chain says.")] = None,
+    source: Annotated[str | None, option("--source", "NAME", "The push source, where there are several.")] = None,
     event_time: Annotated[
-        str | None, typer.Option("--event-time", metavar="TIME", help="What the files are as of; now if left out.")
+        str | None, option("--event-time", "TIME", "What the files are as of; now if left out.")
     ] = None,
     local_addresses: Annotated[
-        bool,
-        typer.Option("--local-addresses", help="Let a source that is not yours reach this machine and its network."),
+        bool, flag("--local-addresses", "Let a source that is not yours reach this machine and its network.")
     ] = False,
     var: Variables = None,
     key_file: KeyFile = None,
@@ -237,7 +227,7 @@ def _polled(
 def log(
     session: Session,
     table: TableArgument,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, flag("--limit", "At most so many.", min=1)] = None,
 ) -> None:
     """List the blocks of a dataset's chain, newest first; each is read and checked by its hash."""
     from itertools import islice
@@ -266,7 +256,7 @@ def log(
 def tail(
     session: Session,
     table: TableArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
+    limit: Annotated[int, flag("--limit", "How many.", min=1)] = 20,
 ) -> None:
     """Show the last events of a dataset, in the order of their offsets."""
     from dagster_versioned.cli import rows
@@ -285,39 +275,17 @@ def tail(
 def inspect(
     session: Session,
     table: TableArgument,
-    block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
+    block: Annotated[str | None, argument("BLOCK", "A block: its number, or its hash.")] = None,
 ) -> None:
     """Show the state of a dataset's chain: whose it is, its source and licence, how far it is; or what a block says."""
-    from dagster_versioned.odf.blocks.arrow_schema import fields_of
-    from dagster_versioned.odf.ingest.declare import current_state
-    from dagster_versioned.odf.manifest import to_document, write_manifest
+    from dagster_versioned.odf.manifest import write_manifest
 
     opened = history(dataset_table(session, table))
     if block is not None:
         name, found = find_block(opened, block)
         session.show(_block_document(name, found), iter(write_manifest("MetadataBlock", found).splitlines()))
         return
-    state = current_state(opened)
-    assert state is not None  # a history of events has a chain
-    schema = state.arrow_schema()
-    source = state.polling_source or next(iter(state.push_sources.values()), None)
-    document: dict[str, Any] = {
-        "table": str(opened.name),
-        "dataset_id": str(state.seed.dataset_id),
-        "kind": state.seed.dataset_kind.value,
-        "head": str(state.head),
-        "blocks": state.sequence_number + 1,
-        "events": state.next_offset,
-        "system_time": str(state.system_time),
-        "watermark": None if state.watermark is None else str(state.watermark),
-        "description": state.info.description,
-        "license": None if state.license is None else state.license.short_name,
-        "columns": [] if schema is None else [f"{field.name} {field.type}" for field in fields_of(schema)],
-        "source": None if source is None else type(source).__name__,
-        "merge": None if source is None else type(source.merge).__name__.removeprefix("MergeStrategy"),
-        "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
-        "transform": None if state.transform is None else to_document(state.transform.transform),
-    }
+    document = _chain_document(opened)
     shown = {**document, **{name: ", ".join(document[name]) for name in ("columns", "inputs")}}
     session.show(
         document, Fields((name.replace("_", " "), value) for name, value in shown.items() if value not in (None, ""))
@@ -329,10 +297,10 @@ def verify(
     session: Session,
     table: TableArgument,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="Also the datasets that it was made from, up to the roots.")
+        bool, flag("--recursive", "Also the datasets that it was made from, up to the roots.")
     ] = False,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Moreover run every recorded query again, and compare; needs Java.")
+        bool, flag("--replay", "Moreover run every recorded query again, and compare; needs Java.")
     ] = False,
     source: Sources = None,
 ) -> ExitCode:
@@ -364,7 +332,7 @@ def verify(
 def explain(
     session: Session,
     table: TableArgument,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The event's offset, as `odf tail` shows it.")],
+    offset: Annotated[int, argument("OFFSET", "The event's offset, as `odf tail` shows it.", min=0)],
     source: Sources = None,
 ) -> None:
     """Say where an event comes from: the rows that it was made of, and how, down to the roots. Queries need Java."""
@@ -389,6 +357,41 @@ def explain(
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _chain_document(table: "VersionedTable") -> dict[str, Any]:
+    from dagster_versioned.odf.ingest.declare import current_state
+    from dagster_versioned.odf.manifest import to_document
+
+    state = current_state(table)
+    assert state is not None  # a history of events has a chain
+    return {
+        "table": str(table.name),
+        "dataset_id": str(state.seed.dataset_id),
+        "kind": state.seed.dataset_kind.value,
+        "head": str(state.head),
+        "blocks": state.sequence_number + 1,
+        "events": state.next_offset,
+        "system_time": str(state.system_time),
+        "watermark": state.watermark and str(state.watermark),
+        "description": state.info.description,
+        "license": state.license and state.license.short_name,
+        **_source_members(state),
+        "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
+        "transform": None if state.transform is None else to_document(state.transform.transform),
+    }
+
+
+def _source_members(state: "ChainState") -> dict[str, Any]:
+    from dagster_versioned.odf.blocks.arrow_schema import fields_of
+
+    schema = state.arrow_schema()
+    source = state.polling_source or next(iter(state.push_sources.values()), None)
+    return {
+        "columns": [] if schema is None else [f"{field.name} {field.type}" for field in fields_of(schema)],
+        "source": None if source is None else type(source).__name__,
+        "merge": None if source is None else type(source.merge).__name__.removeprefix("MergeStrategy"),
+    }
 
 
 def _block_document(name: "Multihash", block: "Block") -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, Why
+from dagster_versioned.cli.arguments import Apply, Why, argument
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Fields, Table, short
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
 
 command = Commands("Parked drafts")
 
-DraftId = Annotated[str, typer.Argument(metavar="DRAFT", help="The draft's id, or how it begins.")]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run that parked them, in full.")]
+DraftId = Annotated[str, argument("DRAFT", "The draft's id, or how it begins.")]
+RunId = Annotated[str, argument("RUN", "The id of the run that parked them, in full.")]
 
 
 @command("parked ls", "parked ls --json")

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from dagster_versioned.cli.arguments import flag
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
@@ -19,6 +18,7 @@ from dagster_versioned.cli.terminal import Table, human_size, say
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.assets.code_location import CodeLocation
     from dagster_versioned.identity.version import Scope
     from dagster_versioned.sensors.forecast import Forecast, Foreseen
 
@@ -48,16 +48,13 @@ def plan(
     module: Modules = None,
     workspace: Workspace = None,
     with_instance: Annotated[
-        bool,
-        typer.Option("--instance", help="Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks."),
+        bool, flag("--instance", "Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks.")
     ] = False,
-    notation: Annotated[
-        Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
-    ] = Notation.TEXT,
+    notation: Annotated[Notation, flag("--format", "-f", "Text, or Markdown for a pull request.")] = Notation.TEXT,
     scope: Annotated[
-        Stale, typer.Option("--scope", help="In an environment: what is not current because of it, or all that is not.")
+        Stale, flag("--scope", "In an environment: what is not current because of it, or all that is not.")
     ] = Stale.CHANGED,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "End with 1 if something would run.")] = False,
 ) -> ExitCode | None:
     """Say what would run of your definitions, and why, as their sensors judge it. Runs and writes nothing.
 
@@ -69,33 +66,37 @@ def plan(
     if session.environment is not None:
         os.environ["DAGSTER_VERSIONED_ENVIRONMENT"] = session.environment  # which the definitions name
     from dagster_versioned.assets.code_location import instance_of_home, repositories_of
-    from dagster_versioned.assets.workspace import locations_in
     from dagster_versioned.sensors.forecast import forecast
 
-    locations = named_locations(module, workspace)
-    if not locations:
-        locations = locations_in(Path.cwd())
-        if locations:
-            session.note(f"Found here: the {', the '.join(map(str, locations))}.")
-    if not locations:
-        raise InvalidInput(
-            f"No definitions are named, and there are none that Dagster would find in {Path.cwd()}. Nothing was read."
-            " Name their module, -m MODULE (or DAGSTER_VERSIONED_MODULE), or a workspace file, -w FILE; or go to a"
-            " folder with a pyproject.toml that has [tool.dagster] or [tool.dg], a dg.toml, or a workspace.yaml."
-        )
+    locations = named_locations(module, workspace) or _locations_here(session)
     repositories = repositories_of(locations)
     instance = instance_of_home() if with_instance else None
     gc.freeze()  # the definitions stay until the end: collecting garbage among them took a fifth of the time
     found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
     if notation is Notation.MARKDOWN:
-        say(*_markdown(found))
+        say(*markdown_of(found))
     else:
         foreseen = Table(_COLUMNS, list(_rows(found.cells)), right=_RIGHT) if found.cells else "Nothing would run."
         session.show({**members(found), "would_run": found.would_run}, foreseen, *_end(found))
     return ExitCode.FINDINGS if exit_code and found.would_run else None
 
 
-def _markdown(found: "Forecast") -> list[str]:
+def _locations_here(session: Session) -> "list[CodeLocation]":
+    from dagster_versioned.assets.workspace import locations_in
+
+    locations = locations_in(Path.cwd())
+    if not locations:
+        raise InvalidInput(
+            f"No definitions are named, and there are none that Dagster would find in {Path.cwd()}. Nothing was read."
+            " Name their module, -m MODULE (or DAGSTER_VERSIONED_MODULE), or a workspace file, -w FILE; or go to a"
+            " folder with a pyproject.toml that has [tool.dagster] or [tool.dg], a dg.toml, or a workspace.yaml."
+        )
+    session.note(f"Found here: the {', the '.join(map(str, locations))}.")
+    return locations
+
+
+def markdown_of(found: "Forecast") -> list[str]:
+    """The lines of a comment for a pull request; cut where it gets too long."""
     count = len({cell.asset for cell in found.cells if cell.what != "blocked"})
     runs = f"{count} of its assets would run, or may" if count else "nothing would run"
     return comment(
@@ -113,8 +114,7 @@ def _rows(cells: Iterable["Foreseen"]) -> Iterator[tuple[str, ...]]:
     for cell in cells:
         groups.setdefault((cell.asset, cell.what, cell.sensors), []).append(cell)
     for (asset, what, sensors), those in groups.items():
-        rows = [cell.rows for cell in those if cell.rows is not None]
-        sizes = [cell.size_bytes for cell in those if cell.size_bytes is not None]
+        rows, sizes = ([each for each in sums if each is not None] for sums in zip(*map(_counts, those), strict=True))
         yield (
             asset,
             what,
@@ -124,6 +124,10 @@ def _rows(cells: Iterable["Foreseen"]) -> Iterator[tuple[str, ...]]:
             f"{sum(rows):,}" if rows else "?",
             human_size(sum(sizes)) or "" if sizes else "?",
         )
+
+
+def _counts(cell: "Foreseen") -> tuple[int | None, int | None]:
+    return cell.rows, cell.size_bytes
 
 
 def _why(cells: Sequence["Foreseen"]) -> str:

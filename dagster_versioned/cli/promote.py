@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, EnvironmentName
+from dagster_versioned.cli.arguments import Apply, EnvironmentName, flag, option
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
@@ -50,35 +48,33 @@ def promote(
     name: EnvironmentName,
     accept: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--accept",
-            metavar="TABLE",
-            help="Promote it without a code version, with far fewer rows, from sources new to production, or parts of"
+            "TABLE",
+            "Promote it without a code version, with far fewer rows, from sources new to production, or parts of"
             " another pyarrow.",
         ),
     ] = None,
     verify: Annotated[
         Verification,
-        typer.Option(
+        flag(
             "--verify",
-            help="Believe nothing; or what is said of rows, where branches and production are written by one role.",
+            "Believe nothing; or what is said of rows, where branches and production are written by one role.",
         ),
     ] = Verification.ROWS,
     apply: Apply = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="The first half: verify, and let production's sensors wait for it.")
+        bool, flag("--prepare", "The first half: verify, and let production's sensors wait for it.")
     ] = False,
-    commit: Annotated[bool, typer.Option("--commit", help="The second half: commit what was prepared.")] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="End the one that is open; what it committed stays.")
-    ] = False,
+    commit: Annotated[bool, flag("--commit", "The second half: commit what was prepared.")] = False,
+    abandon: Annotated[bool, flag("--abandon", "End the one that is open; what it committed stays.")] = False,
     module: Modules = None,
     workspace: Workspace = None,
     with_instance: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--instance",
-            help="Refuse while the Dagster instance of DAGSTER_HOME, production's, runs any of it; tell it what was "
+            "Refuse while the Dagster instance of DAGSTER_HOME, production's, runs any of it; tell it what was "
             "promoted.",
         ),
     ] = False,

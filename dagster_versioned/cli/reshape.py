@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, TableArgument, Why
+from dagster_versioned.cli.arguments import Apply, TableArgument, Why, argument, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import version_name
 from dagster_versioned.cli.session import Session
@@ -25,7 +23,7 @@ _DRY = "Nothing was changed: this is a dry run. Do it with --apply."
 def rename(
     session: Session,
     table: TableArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name, or its asset key with slashes.")],
+    name: Annotated[str, argument("NAME", "The new name, or its asset key with slashes.")],
     apply: Apply = False,
 ) -> None:
     """Give a table another name and asset key, with its history. A dry run unless --apply is given.
@@ -55,7 +53,7 @@ def rename(
 @command("rename-project NYC_TRIPS --apply")
 def rename_project(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's new name.")],
+    name: Annotated[str, argument("NAME", "The project's new name.")],
     apply: Apply = False,
 ) -> None:
     """Give the project another name. A dry run unless --apply is given.
@@ -79,7 +77,7 @@ def rename_project(
 def drop_partition(
     session: Session,
     table: TableArgument,
-    partitions: Annotated[list[str], typer.Argument(metavar="KEY", help="Partition keys.")],
+    partitions: Annotated[list[str], argument("KEY", "Partition keys.")],
     why: Why = None,
     apply: Apply = False,
 ) -> None:
@@ -126,26 +124,18 @@ def repartition(
     table: TableArgument,
     by: Annotated[
         str,
-        typer.Option(
+        option(
             "--by",
-            metavar="KIND",
-            help="hourly, daily, weekly, monthly, names, none, same, or a cron schedule; with commas for several "
+            "KIND",
+            "hourly, daily, weekly, monthly, names, none, same, or a cron schedule; with commas for several "
             "dimensions.",
         ),
     ],
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="What a row's key is read from; one a dimension.")
-    ] = None,
-    dimension: Annotated[
-        str | None, typer.Option("--dimension", metavar="NAME", help="The dimensions' names, with commas.")
-    ] = None,
-    key_format: Annotated[
-        str | None, typer.Option("--format", metavar="FORMAT", help="How keys name a window: %Y-%m-%d.")
-    ] = None,
-    timezone: Annotated[str, typer.Option("--timezone", metavar="ZONE", help="That of the windows.")] = "UTC",
-    types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="A column's new type: code=string.")
-    ] = None,
+    column: Annotated[str | None, option("--column", "NAME", "What a row's key is read from; one a dimension.")] = None,
+    dimension: Annotated[str | None, option("--dimension", "NAME", "The dimensions' names, with commas.")] = None,
+    key_format: Annotated[str | None, option("--format", "FORMAT", "How keys name a window: %Y-%m-%d.")] = None,
+    timezone: Annotated[str, option("--timezone", "ZONE", "That of the windows.")] = "UTC",
+    types: Annotated[list[str] | None, option("--type", "NAME=TYPE", "A column's new type: code=string.")] = None,
     apply: Apply = False,
 ) -> None:
     """Give the rows that are there other partitions, in one commit. A dry run unless --apply is given.

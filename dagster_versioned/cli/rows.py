@@ -51,15 +51,15 @@ def columns_document(schema: pa.Schema) -> list[dict[str, str]]:
     return [{"name": name, "type": str(kind)} for name, kind in zip(schema.names, schema.types, strict=True)]
 
 
-def rows_table(table: pa.Table) -> Table:
-    """Rows under the names of their columns."""
+def rows_table(schema: pa.Schema, rows: list[dict[str, Any]]) -> Table:
+    """Rows, as `plain_rows` has them, under the names of their columns."""
     numbers = [
         name
-        for name, kind in zip(table.schema.names, table.schema.types, strict=True)
+        for name, kind in zip(schema.names, schema.types, strict=True)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     ]
-    values = [["null" if value is None else str(value) for value in row.values()] for row in plain_rows(table)]
-    return Table(table.schema.names, values, right=numbers)
+    values = [["null" if value is None else str(value) for value in row.values()] for row in rows]
+    return Table(schema.names, values, right=numbers)
 
 
 def readable(table: pa.Table) -> pa.Table:

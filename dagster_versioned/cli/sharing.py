@@ -3,9 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from dagster_versioned.cli.arguments import TableArgument
+from dagster_versioned.cli.arguments import TableArgument, argument, flag, option
 from dagster_versioned.cli.chain_arguments import (
     BlockName,
     KeyFile,
@@ -42,17 +40,13 @@ command = Commands("Histories of events")
 def pull(
     session: Session,
     source: Source,
-    table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="By default as the dataset of a repository is called.")
-    ] = None,
+    table: Annotated[str | None, argument("TABLE", "By default as the dataset of a repository is called.")] = None,
     reference: Reference = "head",
-    dataset_id: Annotated[
-        str | None, typer.Option("--dataset-id", metavar="DID", help="Refuse any other dataset: did:odf:fed01…")
-    ] = None,
+    dataset_id: Annotated[str | None, option("--dataset-id", "DID", "Refuse any other dataset: did:odf:fed01…")] = None,
     require_signature: Annotated[
-        bool, typer.Option("--require-signature", help="Refuse a head that its owner did not sign.")
+        bool, flag("--require-signature", "Refuse a head that its owner did not sign.")
     ] = False,
-    max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
+    max_bytes: Annotated[int | None, flag("--max-bytes", "Refuse more than so much.", min=0)] = None,
     token_file: TokenFile = None,
     token_env: TokenVariable = None,
 ) -> None:
@@ -82,9 +76,7 @@ def pull(
 def push(
     session: Session,
     table: TableArgument,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A folder, s3://…, odf+https://…, or repository/name.")
-    ],
+    target: Annotated[str, argument("TARGET", "A folder, s3://…, odf+https://…, or repository/name.")],
     reference: Reference = "head",
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
@@ -124,17 +116,15 @@ def push(
 def ref(
     session: Session,
     table: TableArgument,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The reference; all if left out.")] = None,
-    block: Annotated[
-        str | None, typer.Argument(metavar="BLOCK", help="What it is to stand for: a number, a hash, a reference.")
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Take it away; the blocks stay.")] = False,
+    name: Annotated[str | None, argument("NAME", "The reference; all if left out.")] = None,
+    block: Annotated[str | None, argument("BLOCK", "What it is to stand for: a number, a hash, a reference.")] = None,
+    delete: Annotated[bool, flag("--delete", "Take it away; the blocks stay.")] = False,
 ) -> None:
     """List the references beside a dataset's head, which name blocks of its chain; or set one, or take it away."""
     from dagster_versioned.odf.sharing.references import drop_reference, references, set_reference
 
     opened = history(dataset_table(session, table))
-    if (delete and (name is None or block is not None)) or (name is not None and block is None and not delete):
+    if _is_unclear(name, block, delete):
         raise InvalidInput("A reference is set by NAME BLOCK, and taken away by NAME --delete. Nothing was changed.")
     if name is not None and block is not None:
         set_reference(opened, name, find_block(opened, block)[0])
@@ -147,18 +137,16 @@ def ref(
 @command("odf repo", "odf repo acme s3://acme-shared", "odf repo acme --delete")
 def repo(
     session: Session,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The repository; all if left out.")] = None,
-    address: Annotated[
-        str | None, typer.Argument(metavar="ADDRESS", help="Where it is: a URL, a folder, or s3://bucket/prefix.")
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Forget it; what is there stays.")] = False,
+    name: Annotated[str | None, argument("NAME", "The repository; all if left out.")] = None,
+    address: Annotated[str | None, argument("ADDRESS", "Where it is: a URL, a folder, or s3://bucket/prefix.")] = None,
+    delete: Annotated[bool, flag("--delete", "Forget it; what is there stays.")] = False,
 ) -> None:
     """List the project's repositories, in which datasets are shared as repository/name; or name one, or forget it."""
     from dagster_versioned.odf.sharing.repositories import drop_repository, repositories, set_repository
 
     # An environment has those of its project.
     project = session.production() if name is None else session.open()
-    if (delete and (name is None or address is not None)) or (name is not None and address is None and not delete):
+    if _is_unclear(name, address, delete):
         raise InvalidInput("A repository is set by NAME ADDRESS, and forgotten by NAME --delete. Nothing was changed.")
     if name is not None and address is not None:
         set_repository(project, name, address)
@@ -172,18 +160,13 @@ def repo(
 def serve(
     session: Session,
     table: TableArgument,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Where others find it, behind a proxy with TLS.")
-    ] = None,
+    host: Annotated[str, option("--host", "ADDRESS", "The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, flag("--port", "The port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    url: Annotated[str | None, option("--url", "URL", "Where others find it, behind a proxy with TLS.")] = None,
     allow_push: Annotated[
-        bool,
-        typer.Option("--allow-push", help="Take pushes of who has the token; TABLE need not be there yet."),
+        bool, flag("--allow-push", "Take pushes of who has the token; TABLE need not be there yet.")
     ] = False,
-    max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=0, help="Refuse a push of more than so much.")
-    ] = None,
+    max_bytes: Annotated[int | None, flag("--max-bytes", "Refuse a push of more than so much.", min=0)] = None,
     token_file: TokenFile = None,
     token_env: TokenVariable = None,
 ) -> None:
@@ -211,9 +194,7 @@ def reset(
     session: Session,
     table: TableArgument,
     block: BlockName,
-    into: Annotated[
-        str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
-    ],
+    into: Annotated[str, option("--into", "TABLE", "A new table, which gets the chain up to BLOCK.")],
 ) -> None:
     """Take a dataset back to an earlier block, as a new table: what others may have seen is never taken back itself."""
     from dagster_versioned.odf.sharing.remote import RemoteDataset
@@ -224,6 +205,11 @@ def reset(
         raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
     done = pull_into(RemoteDataset(opened.store), new, until=find_block(opened, block)[0])
     _show_transfer(session, str(new.name), done)
+
+
+def _is_unclear(name: str | None, value: str | None, delete: bool) -> bool:
+    """Whether a name is neither to be set nor taken away, or both; without any, they are listed."""
+    return (name is None and delete) or (name is not None and (value is None) is not delete)
 
 
 def _show_transfer(session: Session, place: str, done: "Transferred") -> None:

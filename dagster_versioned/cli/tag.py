@@ -2,16 +2,14 @@
 
 from typing import Annotated
 
-import typer
-
-from dagster_versioned.cli.arguments import Apply, Why
+from dagster_versioned.cli.arguments import Apply, Why, argument
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Fields, Table, counted, minute
 
 command = Commands("Tags")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; tag:NAME then names each table's version.")]
+Name = Annotated[str, argument("NAME", "Its name; tag:NAME then names each table's version.")]
 
 
 @command("tag create 2026-11", "tag create 2026-11 --why 'monthly report'")

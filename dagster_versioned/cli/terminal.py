@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
+from dagster_versioned.errors import InvalidInput
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
@@ -77,6 +79,16 @@ def say(*lines: str) -> None:
     sys.stdout.write("".join(f"{plain(line)}\n" for line in lines))
 
 
+def confirm(what: str, name: str, called: str, *, to: str, untouched: str, given: str | None = None) -> None:
+    """Ask on stderr for a name to be typed, which is ``called`` so, unless it is given. Raises `InvalidInput`."""
+    if given is None:
+        sys.stderr.write(f"{plain(what)}\nType {called} ({plain(name)}) to {to}: ")
+        sys.stderr.flush()
+        given = sys.stdin.readline().strip()
+    if given != name:
+        raise InvalidInput(f"That is not {called}, so {untouched}")
+
+
 def human_size(size: int | None) -> str | None:
     """Bytes as people read them, in powers of 1,000."""
     from rich.filesize import decimal
@@ -99,8 +111,12 @@ def minute(time: datetime | str) -> str:
     return f"{datetime.fromisoformat(time) if isinstance(time, str) else time:%Y-%m-%d %H:%M}Z"
 
 
+Progress = Callable[[int, int], None]
+"""Is called with what is done, and of how much."""
+
+
 @contextmanager
-def progress(label: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
+def progress(label: str, *, quiet: bool) -> Generator[Progress]:
     """A bar on stderr while the block runs, fed by calls with (done, total); none where stderr is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None

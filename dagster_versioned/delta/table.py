@@ -125,7 +125,7 @@ class Table:
     def changes(self, first: int | datetime | str, last: int | datetime | str | None = None) -> ChangePlan:
         """Which files hold the rows that versions ``first`` to ``last`` (or times) inserted and deleted.
 
-        The rows themselves are read by `delta_tables.arrow.read_changes`, and the same in `spark`. Raises
+        The rows themselves are read by `delta_tables.change_feed.read_changes`, or that of `delta_tables.spark`. Raises
         `InvalidInput` where the table had no change data feed at one of them, and `VersionNotFound`.
         """
         end = None if last is None else _place(last)

@@ -18,6 +18,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, physical_name
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta.table import Table
+from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.engines.arrow.scan import RowFilter, read_table
 from dagster_versioned.engines.part_order import part_order
 from dagster_versioned.engines.scan import ROW_COMMIT_VERSION, ROW_ID, Scan, ScanFile
@@ -109,6 +110,14 @@ def delta_scan(
         columns = None if columns is None else [*columns, *(name for name in tracked if name not in columns)]
     scanned = tuple(scan_file(add, _partition_values(add, named)) for add in sorted(to_adds(files), key=part_order))
     return Scan(store, schema, scanned, None if columns is None else tuple(columns), mapping, tracked)
+
+
+def target_scan(target: Target, files: Sequence[Add]) -> Scan:
+    """All columns of files of a table that is written to."""
+    schema, mapping = target.snapshot.schema, target.rules.mapping
+    named = {name: physical_name(schema.field(name), mapping) for name in target.snapshot.partition_columns}
+    scanned = tuple(scan_file(add, _partition_values(add, named)) for add in files)
+    return Scan(target.store, schema, scanned, None, mapping)
 
 
 def scan_file(add: Add, partition_values: PartitionValues) -> ScanFile:

@@ -1,15 +1,27 @@
-"""What is different between the rows of two frames, found in one pass over each: rows by key, columns by statistics."""
+"""What is different between the rows of two frames: which rows, by key, and of columns how their statistics differ.
+
+Rows of one key are one row before and after; null equals null, NaN equals NaN, and 0.0 equals -0.0.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import DataType, StructField, StructType, decimal_of
 from dagster_versioned.delta.schema.widening import common_type
+from dagster_versioned.errors import InvalidInput
+
+FrameT = TypeVar("FrameT")
+
+EXAMPLES = 5
+"""How many keys an error shows."""
+
+BadKeys = tuple[int, int, Callable[[], Sequence[Mapping[str, Any]]]]
+"""How many rows have a null in the key, how many keys have several rows, and some of both."""
 
 Kind = Literal["number", "boolean", "moment"]
 
@@ -23,6 +35,25 @@ _KINDS: dict[str, Kind] = {
 }
 _CLOSE, _CANCELLED = 1e-9, 1e-12
 """Sums of floats depend on the order of rows: means that are as near as this are one, the latter of the values."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowDiff(Generic[FrameT]):
+    """Rows by what became of them, each with all columns of the side it is from.
+
+    From Arrow, pandas and Polars the rows keep their order, and row i of ``changed_before`` has the key of row i of
+    ``changed_after``; the order is that of ``before``. From Spark the frames are lazy and have no order.
+    """
+
+    added: FrameT
+    removed: FrameT
+    changed_before: FrameT
+    changed_after: FrameT
+    _count: Callable[[], dict[str, int]] = field(repr=False)
+
+    def counts(self) -> dict[str, int]:
+        """Rows ``added``, ``removed``, ``changed`` and ``unchanged``; on Spark every call is a job."""
+        return self._count()
 
 
 @dataclass(frozen=True)
@@ -109,3 +140,52 @@ def extreme(value: Any) -> Extreme | None:
 
 def _size(value: Extreme | None) -> float:
     return abs(float(value)) if isinstance(value, int | float | Decimal) and math.isfinite(value) else 0.0
+
+
+def compared_columns(before: StructType, after: StructType, key: Sequence[str]) -> tuple[StructType, list[str]]:
+    """The columns that both schemas have and can be compared, in the order of ``before``, each in the type that holds
+    the values of both; and the names of those other than the key.
+
+    Raises `InvalidInput` for a key that cannot match rows of these schemas.
+    """
+    types = [{column.name: column.type for column in schema.fields} for schema in (before, after)]
+    if isinstance(key, str) or not key:
+        raise InvalidInput(f"The key must be a list of column names, and is {key!r}. Nothing was compared.")
+    for name in key:
+        missing = [side for side, columns in zip(("before", "after"), types, strict=True) if name not in columns]
+        if missing:
+            raise InvalidInput(
+                f"The key names {name!r}, which is no column of {' and '.join(missing)}. Nothing was compared. "
+                f"Columns of both are: {', '.join(repr(column) for column in types[0] if column in types[1])}."
+            )
+        old, new = types[0][name], types[1][name]
+        if common_type(old, new) is None:
+            raise InvalidInput(
+                f"The key column {name!r} has the type {old} before and {new} after. Nothing was compared. Cast it to "
+                "the same type on both sides."
+            )
+        if not isinstance(old, str):
+            raise InvalidInput(
+                f"The key column {name!r} is nested ({old}). Nothing was compared. Choose columns of plain types."
+            )
+    both = {name: common_type(types[0][name], types[1][name]) for name in types[0] if name in types[1]}
+    schema = StructType([StructField(name, found) for name, found in both.items() if found is not None])
+    return schema, [name for name in schema.names if name not in key]
+
+
+def refuse_bad_keys(
+    named: str, key: Sequence[str], rows: str, bad: BadKeys, nothing: str = "Nothing was compared."
+) -> None:
+    """Raise `InvalidInput` for keys that do not identify ``rows``."""
+    nulls, repeated, examples = bad
+    if nulls or repeated:
+        raise InvalidInput(
+            f"The {named} {list(key)} does not identify the rows of {rows}: {nulls} rows have a null in it, and "
+            f"{repeated} keys have more than one row, for example {as_examples(examples())}. {nothing} Add columns to "
+            "the key, or drop these rows."
+        )
+
+
+def as_examples(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Keys as an error shows them."""
+    return ", ".join(str(dict(row)) for row in rows[:EXAMPLES])

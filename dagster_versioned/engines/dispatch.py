@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.comparison import Comparison
+from dagster_versioned.engines.comparison import Comparison, RowDiff
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable
-from dagster_versioned.engines.row_diff import RowDiff
 from dagster_versioned.engines.row_partitions import RowPartitions
 from dagster_versioned.errors import UnsupportedFrame
 from dagster_versioned.extras import requiring
@@ -57,14 +56,14 @@ def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
         key = tuple(dict.fromkeys(key))
     on_arrow = [isinstance(engine_for(frame), ArrowEngine) for frame in (before, after)]
     if all(on_arrow):
-        from dagster_versioned.engines.arrow.row_diff import diff_frames
+        from dagster_versioned.engines.arrow.comparison import diff_frames
     elif any(on_arrow):
         raise UnsupportedFrame(
             f"A {type(before).__name__} and a {type(after).__name__} cannot be compared row by row: one of them is "
             "Spark's. Nothing was compared. Read both as the same type."
         )
     else:
-        from dagster_versioned.engines.spark.row_diff import diff_frames
+        from dagster_versioned.engines.spark.comparison import diff_frames
     return diff_frames(before, after, key)
 
 

@@ -1,5 +1,6 @@
 """Keys as Acero's joins and groupings can match them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,3 +15,9 @@ def join_key(column: Any) -> Any:
     return pc.call_function(
         "if_else", [pc.call_function("is_nan", [column]), nan, pc.call_function("add", [column, zero])]
     )
+
+
+def join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as they are to be matched, called ``k0``, …"""
+    columns: dict[str, Any] = {f"k{i}": join_key(table.column(name)) for i, name in enumerate(key)}
+    return pa.table(columns)

@@ -25,7 +25,7 @@ _TRUNCATED = {"YEAR": "year", "YYYY": "year", "YY": "year", "MONTH": "month", "M
 _FORMAT = re.compile(
     r"(?:%Y|%[mdHMS]strict|[-/:., _])*"
 )  # as the parser says what Spark calls yyyy, MM, dd, HH, mm, ss
-_READ_OFF = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_FORMAT_CODES = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 _FLOATS = ("FLOAT", "DOUBLE")
 _WHOLE_NUMBERS = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT"})
 _SPELLED_ALIKE = _WHOLE_NUMBERS | {"VARCHAR", "BOOLEAN", "DATE", '"NULL"'}
@@ -69,7 +69,7 @@ def rewritings() -> Mapping[type, Rewriting]:
         exp.Right: _end_of_text,
         exp.Round: _rounded,
         exp.Sign: lambda node, type_of: None if type_of(node.this) in _FLOATS else node,
-        exp.StrToTime: _read_off,
+        exp.StrToTime: _parsed_by_format,
         exp.StrPosition: lambda node, _: None if node.args.get("position") is not None else node,
         exp.Substring: lambda node, _: _substring(node),
         exp.TimeStrToTime: _from_text,
@@ -257,7 +257,7 @@ def _formatted(node: "Expr", _: TypeOf) -> "Expr | None":
     return node if isinstance(wanted, exp.Literal) and _FORMAT.fullmatch(wanted.name) else None
 
 
-def _read_off(node: "Expr", type_of: TypeOf) -> "Expr | None":
+def _parsed_by_format(node: "Expr", type_of: TypeOf) -> "Expr | None":
     """The instant that a text says by a format of a year and other parts, all of their full width."""
     from sqlglot import exp
 
@@ -265,11 +265,11 @@ def _read_off(node: "Expr", type_of: TypeOf) -> "Expr | None":
     if not isinstance(wanted, exp.Literal) or not wanted.is_string or type_of(node.this) != "VARCHAR":
         return None
     parts: list[str] = re.findall("yyyy|MM|dd|HH|mm|ss|[-/:., _]|.", wanted.name, re.DOTALL)
-    read = [part for part in parts if part in _READ_OFF]
+    read = [part for part in parts if part in _FORMAT_CODES]
     if "yyyy" not in read or len(read) > len({*read}) or not {*parts} - {*read} <= {*"-/:., _"}:
         return None
-    form = "".join(_READ_OFF.get(part, part) for part in parts)
-    shape = "".join("[0-9]" * len(part) if part in _READ_OFF else f"[{part}]" for part in parts)
+    form = "".join(_FORMAT_CODES.get(part, part) for part in parts)
+    shape = "".join("[0-9]" * len(part) if part in _FORMAT_CODES else f"[{part}]" for part in parts)
     return built(
         f"CASE WHEN x IS NULL THEN NULL WHEN regexp_full_match(x, '{shape}') THEN CAST(strptime(x, '{form}') AS"
         f" TIMESTAMPTZ) ELSE error('a value has no result in to_timestamp: it is not like {wanted.name}') END",

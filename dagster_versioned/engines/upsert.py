@@ -4,7 +4,7 @@ The result is described by file, so that a version keeps every file that nothing
 have no order (their digest is a bag), which is what makes its digest known without reading what stays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.schema.schema_merge import common_schema
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
+from dagster_versioned.engines.comparison import BadKeys, as_examples, refuse_bad_keys
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
-
-EXAMPLES = 5
-"""How many keys an error shows."""
 
 MOST_DELETED = 0.5
 """Of the rows of a file; one that would lose more is written anew, so that no version reads mostly what is gone."""
@@ -69,14 +67,23 @@ class Upsert:
 
     def contents(self, base: RowsSummary) -> RowsSummary:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""
-        terms = ((base, 1), (self.before, -1), (self.written.contents, 1))
-        bag = BagDigest(schema_to_arrow(base.schema))
-        null_counts = [0] * len(base.schema.fields)
-        for contents, sign in terms:
-            bag.merge(*(sign * lane for lane in contents.digest.lanes))
-            null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
-        digest = bag.finish()
-        return RowsSummary(base.schema, digest.nrow, tuple(null_counts), digest)
+        return summed(base.schema, ((base, 1), (self.before, -1), (self.written.contents, 1)))
+
+
+def summed(schema: StructType, terms: Iterable[tuple[RowsSummary, int]]) -> RowsSummary:
+    """What rows without an order say together; those with the sign -1 are taken away."""
+    bag = BagDigest(schema_to_arrow(schema))
+    null_counts = [0] * len(schema.fields)
+    for contents, sign in terms:
+        bag.merge(*(sign * lane for lane in contents.digest.lanes))
+        null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
+    digest = bag.finish()
+    return RowsSummary(schema, digest.nrow, tuple(null_counts), digest)
+
+
+def nothing(schema: StructType) -> RowsSummary:
+    """What no rows say."""
+    return summed(schema, ())
 
 
 def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None = None) -> Positions | None:
@@ -110,11 +117,6 @@ def may_stay(file: ScanFile, going: int) -> bool:
     return file.num_records is not None and lost <= MOST_DELETED * file.num_records
 
 
-def nothing(schema: StructType) -> RowsSummary:
-    """What no rows say."""
-    return RowsSummary(schema, 0, (0,) * len(schema.fields), BagDigest(schema_to_arrow(schema)).finish())
-
-
 def grown_schema(table: StructType, frame: StructType) -> StructType:
     """The table's columns, as wide as both need them, then those that only the frame has.
 
@@ -145,23 +147,20 @@ def require_key(schema: StructType, key: Sequence[str], named: str = "merge_key"
             raise InvalidInput(f"{named} names {name!r}, a nested column. Nothing was written. Name plain columns.")
 
 
-def refuse_bad_rows(matching: Matching, nulls: int, repeated: int, examples: Callable[[], object]) -> None:
-    """Raise `InvalidInput` if ``nulls`` rows of a frame have no key or ``repeated`` keys have several rows."""
-    if nulls or repeated:
-        raise InvalidInput(
-            f"The {matching.named} {list(matching.key)} does not identify the rows of the frame: {nulls} rows have a "
-            f"null in it, and {repeated} keys have more than one row, for example {examples()}. Nothing was written. "
-            "Add columns to the key, or drop these rows."
-        )
+def refuse_bad_rows(matching: Matching, bad: BadKeys) -> None:
+    """Raise `InvalidInput` if the key does not identify the rows of the frame."""
+    refuse_bad_keys(matching.named, matching.key, "the frame", bad, "Nothing was written.")
 
 
-def refuse_repeated_in_table(matching: Matching, repeated: int, examples: Callable[[], object]) -> None:
+def refuse_repeated_in_table(
+    matching: Matching, repeated: int, examples: Callable[[], Sequence[Mapping[str, Any]]]
+) -> None:
     """Raise `InvalidInput` if ``repeated`` keys of the frame have several rows in the table."""
     if repeated:
         raise InvalidInput(
             f"The {matching.named} {list(matching.key)} does not identify the rows of the table: {repeated} keys of "
-            f"the frame have more than one row there, for example {examples()}. Nothing was written. Add columns to "
-            "the key, or replace the table once with rows that the key identifies."
+            f"the frame have more than one row there, for example {as_examples(examples())}. Nothing was written. Add "
+            "columns to the key, or replace the table once with rows that the key identifies."
         )
 
 
@@ -175,8 +174,3 @@ def marked(scan: Scan, columns: Sequence[str] | None = None) -> tuple[Scan, str]
     )
     schema = StructType((*scan.schema.fields, StructField(name, "integer")))
     return replace(scan, schema=schema, files=files, columns=None if columns is None else (*columns, name)), name
-
-
-def as_examples(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Keys as an error shows them."""
-    return ", ".join(str(dict(row)) for row in rows[:EXAMPLES])

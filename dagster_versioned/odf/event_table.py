@@ -13,10 +13,11 @@ import orjson
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.comparison import EXAMPLES
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import EXAMPLES, nothing
+from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf import event_sql as queries

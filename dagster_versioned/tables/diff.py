@@ -1,4 +1,4 @@
-"""What changed between two versions, from what the log says of them; rows are compared in `engines.row_diff`."""
+"""What changed between two versions, from what the log says of them; rows are compared in `engines.comparison`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ from dagster_versioned.tables.write.write import TableWrite, WriteResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagster_versioned.engines.row_diff import RowDiff
+    from dagster_versioned.engines.comparison import RowDiff
     from dagster_versioned.tables.rename import RenameReport
 
 

@@ -94,10 +94,10 @@ def planned(*words, cli=None):
     if cli is not None:
         outcome = cli.run("plan", "--environment", "production", "--json", *words)
         assert outcome.code == 0, outcome
-        return [one["asset"] for one in outcome.json["cells"]]
+        return [each["asset"] for each in outcome.json["cells"]]
     result = in_process("plan", "--json", *words)
     assert result.exit_code == 0, (result.stdout, result.stderr)
-    return [one["asset"] for one in json.loads(result.stdout)["cells"]]
+    return [each["asset"] for each in json.loads(result.stdout)["cells"]]
 
 
 def refused(*words):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.delta_tables.arrow import update_delta, write_delta
+from dagster_versioned.delta_tables.write import update_delta, write_delta
 from support.command_line import Outcome, in_process
 
 

@@ -76,7 +76,7 @@ def test_add_and_ingest(cli: Cli, manifest: Path, tmp_path: Path):
     assert "Nothing was read" in told.err
     assert "--manifest" in told.err
     first = cli.json("odf", "ingest", "org_example_cities", "--manifest", manifest)
-    assert [(Path(one["file"]).name, one["change"]) for one in first["files"]] == [("1.csv", "full")]
+    assert [(Path(each["file"]).name, each["change"]) for each in first["files"]] == [("1.csv", "full")]
     again = cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0)
     assert again.out == "org_example_cities: nothing is new\n"
     (tmp_path / "files/2.csv").write_text("id,name\nx,Bonn\n")
@@ -98,13 +98,13 @@ def test_a_source_that_may_be_a_stranger_s_reaches_local_addresses_only_where_th
         assert "nothing was read" in refused.err
         assert "--local-addresses" in refused.err
         allowed = cli.json("odf", "ingest", "org_example_cities", "--local-addresses")
-        assert [one["change"] for one in allowed["files"]] == ["full"]
+        assert [each["change"] for each in allowed["files"]] == ["full"]
 
 
 def test_files_are_added_as_a_source_reads_them(cli: Cli, cities: str, manifest: Path, tmp_path: Path):
     (tmp_path / "more.csv").write_text("id,name\n3,Bonn\n")
     added = cli.json("odf", "ingest", cities, tmp_path / "more.csv", "--event-time", "2020-01-01")
-    assert [one["change"] for one in added["files"]] == ["full"]
+    assert [each["change"] for each in added["files"]] == ["full"]
     (last,) = cli.json("odf", "tail", cities, "--limit", 1)["events"]
     assert (last["name"], last["event_time"][:10]) == ("Bonn", "2020-01-01")
     assert cli.json("odf", "ingest", cities, tmp_path / "more.csv")["files"][0]["change"] == "none"
@@ -135,7 +135,7 @@ def test_rows_are_reshaped_by_the_query_that_the_chain_has_if_its_engine_is_here
     manifest.write_text(reshaped)
     cli("odf", "add", manifest, "--table", "cities", ok=0)
     files = cli.json("odf", "ingest", "cities", "--manifest", manifest)["files"]
-    assert [one["change"] for one in files] == ["full"]
+    assert [each["change"] for each in files] == ["full"]
     assert [event["name"] for event in cli.json("odf", "tail", "cities")["events"]] == ["OSLO", "ROME"]
     more = manifest.parent / "more.csv"
     more.write_text("id,name\n3,Bonn\n")

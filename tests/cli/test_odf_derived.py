@@ -85,12 +85,12 @@ def test_the_columns_of_a_computed_dataset_have_the_names_that_its_manifest_give
     cli("odf", "ingest", "org.example.scores", scores / "2.ndjson", ok=0)
     assert cli.json("odf", "add", path)["ran"]
     events = cli.json("odf", "tail", "org.example.best")["events"]
-    assert [(one["played_at"][:10], one["player"], one["points"]) for one in events] == [
+    assert [(each["played_at"][:10], each["player"], each["points"]) for each in events] == [
         ("2020-05-01", "Ada", 7),
         ("2020-05-02", "Bo", 9),
     ]
     assert "event_time" not in events[0]
-    assert [one["kind"] for one in cli.json("odf", "log", "org.example.best")["blocks"]].count("SetVocab") == 1
+    assert [each["kind"] for each in cli.json("odf", "log", "org.example.best")["blocks"]].count("SetVocab") == 1
     cli("odf", "verify", "org.example.best", "--recursive", "--replay", ok=0)
     explained = cli.json("odf", "explain", "org.example.best", 1)
     assert [offset for _, offset in explained["rows"]] == [2]

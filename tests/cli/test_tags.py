@@ -9,7 +9,7 @@ def test_from_making_one_to_dropping_it(cli, project, flights, monthly):
     flights.write(pa.table({"id": [9]}))
     (listed,) = cli.json("tag", "ls")["tags"]
     assert (listed["name"], listed["by"], listed["why"]) == ("2026-11", "Grace", "monthly report")
-    assert {name: one["log_version"] for name, one in listed["tables"].items()} == {"flights": 2, "monthly": 0}
+    assert {name: at["log_version"] for name, at in listed["tables"].items()} == {"flights": 2, "monthly": 0}
     assert cli.json("tag", "show", "2026-11") == {"tag": listed}
     text = cli("tag", "show", "2026-11", ok=0).out
     assert "monthly report" in text
@@ -57,13 +57,3 @@ def test_bytes_that_are_no_tag(cli, project, flights):
         assert "tags/x.json cannot be read" in outcome.err
     cli("tag", "drop", "x", "--apply", ok=0)
     assert project.tags() == {}
-
-
-def test_in_an_environment(cli, project, flights):
-    cli("tag", "create", "x", ok=0)
-    cli("env", "create", "pr-1", ok=0)
-    assert cli("--environment", "pr-1", "tag", "create", "y").code == 2
-    assert cli("--environment", "pr-1", "tag", "drop", "x", "--apply").code == 2
-    assert cli.json("--environment", "pr-1", "tag", "ls") == {"tags": []}
-    assert cli("--environment", "pr-1", "read", "flights", "tag:x").code == 3
-    assert list(project.tags()) == ["x"]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.errors import VersionedError, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
 from support.delta_tables import ABSENT, EXPECTED, ROOT, difference

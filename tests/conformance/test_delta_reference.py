@@ -12,7 +12,8 @@ from conformance.delta_spark import canonical
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import parse_schema
-from dagster_versioned.delta_tables.arrow import read_changes, read_delta
+from dagster_versioned.delta_tables.change_feed import read_changes
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import UnsupportedFeature, VersionedError
 from dagster_versioned.storage.local import LocalStore

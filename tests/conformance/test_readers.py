@@ -17,7 +17,7 @@ import pytest
 from dagster_versioned import Project, read_delta
 from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.delta_tables import spark as in_spark
-from dagster_versioned.delta_tables.arrow import write_delta
+from dagster_versioned.delta_tables.write import write_delta
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.tables.options import TableOptions

@@ -14,8 +14,10 @@ import pytest
 from conformance.delta_spark import canonical
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as engine
+from dagster_versioned.delta_tables.change_feed import read_changes
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import delete_from, optimize_delta, update_delta, write_delta
 from dagster_versioned.errors import UnsupportedFeature
 from dagster_versioned.storage import ObjectStore, open_store
 from support.s3_server import S3Server
@@ -60,25 +62,25 @@ def s3(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[], t
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_read_as_the_reference_read_it(tables, version):
     clone, base = tables
-    assert canonical.lines(arrow.read_delta(clone, version, allow=[base])) == VERSIONS[version]
+    assert canonical.lines(read_delta(clone, version, allow=[base])) == VERSIONS[version]
     above = str(Path(base).parent)
-    assert canonical.lines(arrow.read_delta(clone, version, allow=["/nowhere", above])) == VERSIONS[version]
+    assert canonical.lines(read_delta(clone, version, allow=["/nowhere", above])) == VERSIONS[version]
 
 
 def test_its_changes_are_read_as_the_reference_read_them(tables):
     clone, base = tables
     expected = EXPECTED["changes"]
-    changes = arrow.read_changes(clone, expected["from"], allow=[base]).drop_columns("_commit_timestamp")
+    changes = read_changes(clone, expected["from"], allow=[base]).drop_columns("_commit_timestamp")
     assert canonical.lines(changes) == expected["lines"]
     with pytest.raises(UnsupportedFeature, match="absolutePaths"):
-        arrow.read_changes(clone, expected["from"])
+        read_changes(clone, expected["from"])
 
 
 @pytest.mark.parametrize("allow", [(), ("{base}-2",), ("{clone}",), ("s3://bucket/base",)])
 def test_it_is_refused_where_the_base_is_not_allowed(tables, allow):
     clone, base = tables
     with pytest.raises(UnsupportedFeature, match=r"absolutePaths.*allow=\[") as refused:
-        arrow.read_delta(clone, allow=[one.format(base=base, clone=clone) for one in allow])
+        read_delta(clone, allow=[one.format(base=base, clone=clone) for one in allow])
     assert base in str(refused.value)
 
 
@@ -86,7 +88,7 @@ def test_files_are_passed_over_by_partition_and_statistics_as_those_of_any_table
     clone, base = tables
     for file in Path(base).glob("p=p 2/*.parquet"):
         file.unlink()
-    rows = arrow.read_delta(clone, filter="p = 'p 1'", allow=[base])
+    rows = read_delta(clone, filter="p = 'p 1'", allow=[base])
     assert canonical.lines(rows) == [line for line in VERSIONS[NEWEST] if '"p 1"' in line]
     assert rows.num_rows > 0
 
@@ -94,10 +96,10 @@ def test_files_are_passed_over_by_partition_and_statistics_as_those_of_any_table
 @pytest.mark.parametrize(
     "write",
     [
-        lambda clone: arrow.delete_from(clone, "n = 100"),
-        lambda clone: arrow.update_delta(clone, {"n": "n + 1"}),
-        lambda clone: arrow.optimize_delta(clone),
-        lambda clone: arrow.write_delta(clone, pa.table({"n": pa.array([1], pa.int32()), "p": ["p 1"]})),
+        lambda clone: delete_from(clone, "n = 100"),
+        lambda clone: update_delta(clone, {"n": "n + 1"}),
+        lambda clone: optimize_delta(clone),
+        lambda clone: write_delta(clone, pa.table({"n": pa.array([1], pa.int32()), "p": ["p 1"]})),
     ],
     ids=["delete", "update", "optimize", "append"],
 )
@@ -116,7 +118,7 @@ def test_a_checkpoint_and_a_vacuum_leave_it_and_the_base_as_they_are(tables):
     table.checkpoint()
     assert table.vacuum(timedelta(0), dry_run=False, force=True).keys
     assert contents(open_store(base)) == before
-    assert canonical.lines(arrow.read_delta(clone, allow=[base])) == VERSIONS[NEWEST]
+    assert canonical.lines(read_delta(clone, allow=[base])) == VERSIONS[NEWEST]
 
 
 @pytest.mark.slow
@@ -126,9 +128,9 @@ def test_a_clone_on_s3_is_read_with_its_base_in_another_bucket(s3, scheme):
     put(open_store(clone + query), "table", base.replace("s3", scheme, 1))
     put(open_store(base + query), "base", base)
     uri = f"{clone}/table{query}"
-    assert canonical.lines(arrow.read_delta(uri, allow=[f"{base}/base{query}"])) == VERSIONS[NEWEST]
+    assert canonical.lines(read_delta(uri, allow=[f"{base}/base{query}"])) == VERSIONS[NEWEST]
     with pytest.raises(UnsupportedFeature, match="absolutePaths"):
-        arrow.read_delta(uri, allow=[f"{base}/other{query}"])
+        read_delta(uri, allow=[f"{base}/other{query}"])
 
 
 @pytest.mark.spark

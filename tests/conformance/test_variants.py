@@ -12,9 +12,10 @@ from conformance.test_delta_by_others import HERE, python_with
 
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
-from dagster_versioned.delta_tables import arrow
-from dagster_versioned.delta_tables import spark as delta
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, delete_from, merge_delta, optimize_delta, write_delta
 from support.spark import needs_spark
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -30,24 +31,24 @@ SCHEMA = StructType([StructField("id", "long"), StructField("v", "variant"), Str
 
 
 def by_arrow(uri: str, properties: dict[str, str]) -> None:
-    arrow.create_delta(uri, SCHEMA, properties=properties)
+    create_delta(uri, SCHEMA, properties=properties)
     lists = pa.array([[OBJECT, None], [], None], pa.list_(VARIANT))
-    arrow.write_delta(uri, pa.table({"id": [1, 2, 3], "v": pa.array([OBJECT, None, OBJECT], VARIANT), "l": lists}))
-    arrow.delete_from(uri, "id = 3")
-    arrow.write_delta(uri, pa.table({"id": [4], "v": pa.array([OBJECT], VARIANT)}))
-    arrow.optimize_delta(uri)
+    write_delta(uri, pa.table({"id": [1, 2, 3], "v": pa.array([OBJECT, None, OBJECT], VARIANT), "l": lists}))
+    delete_from(uri, "id = 3")
+    write_delta(uri, pa.table({"id": [4], "v": pa.array([OBJECT], VARIANT)}))
+    optimize_delta(uri)
     Table(uri).checkpoint()
 
 
 def by_spark(spark: Any, uri: str, properties: dict[str, str]) -> None:
     rows = "SELECT * FROM VALUES (1L, '{\"a\": 1}'), (2L, NULL), (3L, '[1.5, null, true, \"x\"]') AS t(id, t)"
     frame = spark.sql(rows).selectExpr("id", "parse_json(t) AS v", "array(parse_json(t), parse_json('1')) AS l")
-    delta.write_delta(spark, uri, frame, properties=properties)
-    delta.delete_from(spark, uri, "id = 3")
+    write_delta(uri, frame, properties=properties)
+    delete_from(uri, "id = 3", session=spark)
     source = spark.sql('SELECT id, parse_json(\'{"b": {"c": 1}}\') AS v FROM VALUES (2L), (4L) AS t(id)')
     clauses = [WhenMatched({"v": "source.v"}), WhenNotMatched({"id": "source.id", "v": "source.v"})]
-    delta.merge_delta(spark, uri, source, "source.id = target.id", clauses)
-    delta.optimize_delta(spark, uri)
+    merge_delta(uri, source, "source.id = target.id", clauses)
+    optimize_delta(uri, session=spark)
 
 
 @pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=[pytest.mark.spark, needs_spark(4, 0, "it")])])
@@ -65,7 +66,7 @@ def test_the_reference_reads_every_version_and_appends(
         else:
             by_spark(request.getfixturevalue("spark"), folders[name], properties)
     ours = {
-        name: [canonical.lines(arrow.read_delta(folder, version)) for version in range(Table(folder).version + 1)]
+        name: [canonical.lines(read_delta(folder, version)) for version in range(Table(folder).version + 1)]
         for name, folder in folders.items()
     }
     asked = {name: {"folder": folder, "append": APPEND} for name, folder in folders.items()}
@@ -77,8 +78,8 @@ def test_the_reference_reads_every_version_and_appends(
         theirs = {int(version): state["lines"] for version, state in answer["versions"].items()}
         assert [theirs[version] for version in sorted(theirs)] == ours[name]
         assert "lines" in answer["appended"], answer["appended"]
-        assert canonical.lines(arrow.read_delta(folders[name])) == answer["appended"]["lines"]
+        assert canonical.lines(read_delta(folders[name])) == answer["appended"]["lines"]
         assert len(answer["appended"]["lines"]) == len(ours[name][-1]) + 1
         if answer["changes"]:
-            feed = arrow.read_changes(folders[name], answer["changes"]["from"], len(ours[name]) - 1)
+            feed = read_changes(folders[name], answer["changes"]["from"], len(ours[name]) - 1)
             assert canonical.lines(feed.drop_columns("_commit_timestamp")) == answer["changes"]["lines"]

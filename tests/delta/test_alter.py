@@ -18,7 +18,8 @@ from dagster_versioned.delta.features import reader_features, writer_features
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType, schema_from_arrow
-from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.tables.project import Project

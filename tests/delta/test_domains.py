@@ -8,7 +8,8 @@ from dagster_versioned.delta.commit.domains import remove_domain, set_domain
 from dagster_versioned.delta.commit.transaction import commit
 from dagster_versioned.delta.features import writer_features
 from dagster_versioned.delta.log.commits import read_commit
-from dagster_versioned.delta_tables.arrow import read_delta, write_delta
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput
 
 NAME = "org.example.loader"

@@ -24,7 +24,9 @@ from dagster_versioned.delta.log.declared import feature_support
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType, parse_schema
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_changes, read_delta, write_delta
+from dagster_versioned.delta_tables.change_feed import read_changes
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature, UnsupportedType
 from dagster_versioned.tables.project import Project
 

@@ -9,16 +9,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import (
-    delete_from,
-    merge_delta,
-    optimize_delta,
-    read_changes,
-    read_delta,
-    update_delta,
-    write_delta,
-)
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.errors import IntegrityError, InvalidInput
 
 FEED = {"delta.enableChangeDataFeed": "true"}

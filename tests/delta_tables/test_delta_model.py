@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.commands.command import CHECKPOINT_INTERVAL
 from dagster_versioned.errors import VersionedError
 from support.delta_model import (

@@ -14,8 +14,9 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
 from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame, UnsupportedType
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore

@@ -8,16 +8,16 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables.arrow import (
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import (
     create_delta,
     delete_from,
     merge_delta,
     optimize_delta,
-    read_delta,
     update_delta,
     write_delta,
 )
-from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import FEATURES, changes_of, files_of, last_commit, row_ids, rows_of, schema

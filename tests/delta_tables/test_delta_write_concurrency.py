@@ -5,9 +5,9 @@ import pytest
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput, StoreUnavailable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore

@@ -12,18 +12,18 @@ from dagster_versioned.delta.actions import encode_action
 from dagster_versioned.delta.log.commits import commit_key, parse_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
-from dagster_versioned.delta_tables.arrow import (
+from dagster_versioned.delta_tables.arrow.rules import nullable_type
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import (
     add_constraint,
     create_delta,
     delete_from,
     merge_delta,
     optimize_delta,
-    read_delta,
     update_delta,
     write_delta,
 )
-from dagster_versioned.delta_tables.arrow.rules import nullable_type
-from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import files_of, rows_of, schema

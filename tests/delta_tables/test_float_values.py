@@ -4,9 +4,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from dagster_versioned.delta_tables import arrow
-from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables import write
 from dagster_versioned.delta_tables.dml import WhenMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.spark import read_delta as spark_read
+from dagster_versioned.delta_tables.write import write_delta
 from support.float_values import COLUMNS, CONDITIONS, GROUPS, VALUES, expected, table
 
 NAN, ZERO = "{} > 100", "{} = 0"
@@ -23,9 +25,16 @@ PROPERTIES = {
 def verb(request):
     """Calls a verb of an engine, on frames of that engine."""
     if request.param == "arrow":
-        return lambda name, *given, **named: getattr(arrow, name)(*given, **named)
+        return lambda name, *given, **named: {"read_delta": read_delta, **vars(write)}[name](*given, **named)
     spark = request.getfixturevalue("spark")
-    return lambda name, *given, **named: getattr(on_spark, name)(spark, *given, **named)
+
+    def on_spark(name, *given, **named):
+        if name == "read_delta":
+            return spark_read(spark, *given, **named)
+        session = {"session": spark} if name in ("delete_from", "update_delta") else {}
+        return getattr(write, name)(*given, **named, **session)
+
+    return on_spark
 
 
 def frame_of(verb, rows):
@@ -41,13 +50,13 @@ def stored(writer, folder):
         if writer == "deltalake":
             write_deltalake(uri, rows, mode="append")
         else:
-            arrow.write_delta(uri, rows, "append", **({} if first else created))
+            write_delta(uri, rows, "append", **({} if first else created))
         first += len(group)
     return uri
 
 
 def ids(uri):
-    return sorted(arrow.read_delta(uri)["id"].to_pylist())
+    return sorted(read_delta(uri)["id"].to_pylist())
 
 
 def without(*conditions):
@@ -69,12 +78,12 @@ def test_files_that_are_passed_over_by_the_log_hold_no_row(tmp_path_factory, con
     uri = tmp_path_factory.getbasetemp() / "every-condition"
     uri = str(uri) if uri.exists() else stored("ours", uri)
     for name in COLUMNS if len(condition) < 100 else ["d"]:  # engines take their time for long lists
-        assert sorted(arrow.read_delta(uri, filter=condition.format(name))["id"].to_pylist()) == expected(condition)
+        assert sorted(read_delta(uri, filter=condition.format(name))["id"].to_pylist()) == expected(condition)
 
 
 @pytest.mark.parametrize("condition", [NAN, ZERO, "{} <= -0.0D"])
 def test_partitions_of_floats(verb, tmp_path, condition):
-    arrow.write_delta(str(tmp_path), table(VALUES).select(["id", "d"]), partition_by=["d"])
+    write_delta(str(tmp_path), table(VALUES).select(["id", "d"]), partition_by=["d"])
     read = verb("read_delta", str(tmp_path), filter=condition.format("d"))
     found = read["id"].to_pylist() if isinstance(read, pa.Table) else [row.id for row in read.collect()]
     assert sorted(found) == expected(condition)

@@ -7,8 +7,8 @@ from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import Txn
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow import delete_from, merge_delta, update_delta, write_delta
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, update_delta, write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import Meanwhile, files_of, rows_of

@@ -8,10 +8,18 @@ import pytest
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
-from dagster_versioned.delta_tables import arrow
-from dagster_versioned.delta_tables import spark as on_spark
 from dagster_versioned.delta_tables.data_files import DeltaFiles
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import (
+    add_constraint,
+    create_delta,
+    delete_from,
+    merge_delta,
+    optimize_delta,
+    update_delta,
+    write_delta,
+)
 from dagster_versioned.engines.spark import by_value
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import InvalidInput, UnsupportedType
@@ -40,12 +48,12 @@ PROPERTIES = {"delta.feature.allowColumnDefaults": "supported", "delta.constrain
 @pytest.fixture
 def ruled(tmp_path):
     uri = str(tmp_path / "table")
-    arrow.create_delta(uri, RULED, properties=PROPERTIES)
+    create_delta(uri, RULED, properties=PROPERTIES)
     return uri
 
 
 def rows_of(uri):
-    return sorted(arrow.read_delta(uri).to_pylist(), key=str)
+    return sorted(read_delta(uri).to_pylist(), key=str)
 
 
 def files_in(uri):
@@ -55,14 +63,13 @@ def files_in(uri):
 @pytest.mark.slow
 def test_values_that_rows_lack_are_made(spark, ruled):
     frame = spark.range(3).selectExpr("id", "cast(id as int) as V", "named_struct('x', id) as s")
-    on_spark.write_delta(spark, ruled, frame)
+    write_delta(ruled, frame)
     first = rows_of(ruled)
     assert [(row["twice"], row["word"]) for row in first] == [(0, "ab"), (2, "ab"), (4, "ab")]
     numbers = [row["n"] for row in first]
     assert len(set(numbers)) == 3
     assert all(number <= 5 and (number - 5) % 3 == 0 for number in numbers)
-    on_spark.merge_delta(
-        spark,
+    merge_delta(
         ruled,
         spark.range(2, 4),
         "target.id = source.id",
@@ -72,7 +79,7 @@ def test_values_that_rows_lack_are_made(spark, ruled):
     assert (by_id[2]["v"], by_id[2]["twice"], by_id[2]["n"]) == (12, 24, {row["id"]: row for row in first}[2]["n"])
     assert (by_id[3]["twice"], by_id[3]["word"]) == (14, "w")
     assert by_id[3]["n"] < min(numbers)
-    on_spark.update_delta(spark, ruled, {"v": "v + 1"}, "id = 3")
+    update_delta(ruled, {"v": "v + 1"}, "id = 3", session=spark)
     assert {row["id"]: row["twice"] for row in rows_of(ruled)}[3] == 16
 
 
@@ -103,7 +110,7 @@ def test_values_that_rows_lack_are_made(spark, ruled):
 def test_rows_that_break_a_rule_write_nothing(spark, ruled, expressions, sentence):
     before = files_in(ruled)
     with pytest.raises(InvalidInput, match=sentence) as raised:
-        on_spark.write_delta(spark, ruled, spark.range(4).selectExpr(*expressions))
+        write_delta(ruled, spark.range(4).selectExpr(*expressions))
     assert "Nothing was written." in str(raised.value)
     assert files_in(ruled) == before
 
@@ -116,7 +123,7 @@ def test_what_is_never_null_inside_of_a_column_is_not(spark, tmp_path):
         "m": MapType("string", ArrayType("long"), False),
         "k": MapType(inner, "long"),
     }
-    arrow.create_delta(uri, StructType([StructField("id", "long"), *(StructField(*one) for one in fields.items())]))
+    create_delta(uri, StructType([StructField("id", "long"), *(StructField(*one) for one in fields.items())]))
     good = {
         "l": "array(id)",
         "s": "array(named_struct('x', id), null)",
@@ -129,40 +136,36 @@ def test_what_is_never_null_inside_of_a_column_is_not(spark, tmp_path):
         "m": "map('a', if(id = 2, null, array(id)))",
         "k": "map(named_struct('x', nullif(id, 2)), id)",
     }
-    on_spark.write_delta(
-        spark, uri, spark.range(4).selectExpr("id", *(f"{sql} as {name}" for name, sql in good.items()))
-    )
-    on_spark.write_delta(spark, uri, spark.range(4).selectExpr("id"))
+    write_delta(uri, spark.range(4).selectExpr("id", *(f"{sql} as {name}" for name, sql in good.items())))
+    write_delta(uri, spark.range(4).selectExpr("id"))
     before = files_in(uri)
     for name, path in {"l": "l.element", "s": "s.element.x", "m": "m.value", "k": "k.key.x"}.items():
         with pytest.raises(InvalidInput, match=rf"Column '{path}' must not be null \(NOT NULL\), but 1 of 4 rows are"):
-            on_spark.write_delta(spark, uri, spark.range(4).selectExpr("id", f"{bad[name]} as {name}"))
+            write_delta(uri, spark.range(4).selectExpr("id", f"{bad[name]} as {name}"))
     assert files_in(uri) == before
 
 
 def test_changes_that_break_a_rule_change_nothing(spark, ruled):
-    on_spark.write_delta(spark, ruled, spark.range(4).selectExpr("id", "cast(id as int) as v"))
+    write_delta(ruled, spark.range(4).selectExpr("id", "cast(id as int) as v"))
     before = files_in(ruled)
     # Where a division by zero is a null (3.5), another fault of a value.
     divided, refused = ("1 / (id - 1)", "DIVIDE_BY_ZERO") if release() >= (4, 0) else ("raise_error('no')", "no")
     for change, sentence in (
-        (lambda: on_spark.update_delta(spark, ruled, {"v": "v + 97"}, "id > 1"), "1 of 2 rows break the constraint"),
-        (lambda: on_spark.update_delta(spark, ruled, {"n": "1"}), "identity column 'n' cannot be updated"),
-        (lambda: on_spark.update_delta(spark, ruled, {"v": divided}), refused),
-        (lambda: on_spark.update_delta(spark, ruled, {"v": "nothing"}), "nothing"),
-        (lambda: on_spark.update_delta(spark, ruled, {"v": "1", "V": "2"}), "'v' is assigned twice"),
-        (lambda: on_spark.update_delta(spark, ruled, {"v": "3000000000"}), "'v' is int, which cannot hold"),
-        (lambda: on_spark.delete_from(spark, ruled, "id +"), "id \\+"),
+        (lambda: update_delta(ruled, {"v": "v + 97"}, "id > 1", session=spark), "1 of 2 rows break the constraint"),
+        (lambda: update_delta(ruled, {"n": "1"}, session=spark), "identity column 'n' cannot be updated"),
+        (lambda: update_delta(ruled, {"v": divided}, session=spark), refused),
+        (lambda: update_delta(ruled, {"v": "nothing"}, session=spark), "nothing"),
+        (lambda: update_delta(ruled, {"v": "1", "V": "2"}, session=spark), "'v' is assigned twice"),
+        (lambda: update_delta(ruled, {"v": "3000000000"}, session=spark), "'v' is int, which cannot hold"),
+        (lambda: delete_from(ruled, "id +", session=spark), "id \\+"),
         (
-            lambda: on_spark.merge_delta(
-                spark, ruled, spark.range(1), "target.id >= source.id", [WhenNotMatchedBySource({"v": "500"})]
+            lambda: merge_delta(
+                ruled, spark.range(1), "target.id >= source.id", [WhenNotMatchedBySource({"v": "500"})]
             ),
             None,
         ),
         (
-            lambda: on_spark.merge_delta(
-                spark, ruled, spark.range(1, 3), "target.id <= source.id", [WhenMatched({"v": "0"})]
-            ),
+            lambda: merge_delta(ruled, spark.range(1, 3), "target.id <= source.id", [WhenMatched({"v": "0"})]),
             r"2 rows of the table meet more than one row of the source \(at most 2\)",
         ),
     ):
@@ -173,14 +176,14 @@ def test_changes_that_break_a_rule_change_nothing(spark, ruled):
         with pytest.raises(InvalidInput, match=sentence):
             change()
         assert files_in(ruled) == before
-    on_spark.add_constraint(spark, ruled, "few", "id < 9")
+    add_constraint(ruled, "few", "id < 9", session=spark)
     with pytest.raises(InvalidInput, match="3 rows of the table do not satisfy"):
-        on_spark.add_constraint(spark, ruled, "none", "id > 2")
+        add_constraint(ruled, "none", "id > 2", session=spark)
 
 
 def test_a_task_that_outlives_a_failed_change_leaves_no_file(spark, ruled, monkeypatch):
     for first in (0, 1):  # a file each, and with it a task
-        on_spark.write_delta(spark, ruled, spark.range(first, first + 1).selectExpr("id", "cast(id as int) as v"))
+        write_delta(ruled, spark.range(first, first + 1).selectExpr("id", "cast(id as int) as v"))
     before = files_in(ruled)
     written = DeltaFiles.data
 
@@ -194,7 +197,7 @@ def test_a_task_that_outlives_a_failed_change_leaves_no_file(spark, ruled, monke
     by_value._pickled.cache_clear()
     try:
         with pytest.raises(InvalidInput, match="no"):
-            on_spark.update_delta(spark, ruled, {"v": "if(id = 1, raise_error('no'), 5)"})
+            update_delta(ruled, {"v": "if(id = 1, raise_error('no'), 5)"}, session=spark)
     finally:
         by_value._pickled.cache_clear()
     left = files_in(ruled)
@@ -204,14 +207,14 @@ def test_a_task_that_outlives_a_failed_change_leaves_no_file(spark, ruled, monke
 
 def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
     uri = str(tmp_path / "table")
-    arrow.write_delta(uri, pa.table({"d": [Decimal("1.5")], "f": pa.array([1.5], pa.float32()), "w": ["a"]}))
-    on_spark.write_delta(spark, uri, spark.sql("select 3 as d, 0.1 as f, 'x' as W"))
+    write_delta(uri, pa.table({"d": [Decimal("1.5")], "f": pa.array([1.5], pa.float32()), "w": ["a"]}))
+    write_delta(uri, spark.sql("select 3 as d, 0.1 as f, 'x' as W"))
     assert len(rows_of(uri)) == 2
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
         for value in ("1.55", "100"):
             with pytest.raises(UnsupportedType, match="without loss"):
-                on_spark.write_delta(spark, uri, spark.sql(f"select {value} as d"))
+                write_delta(uri, spark.sql(f"select {value} as d"))
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 
@@ -220,16 +223,15 @@ def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
 def test_merges_of_every_kind(spark, tmp_path):
     uri = str(tmp_path / "table")
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
-    on_spark.write_delta(spark, uri, spark.range(6).selectExpr("id", "'t' as w"), properties=properties)
+    write_delta(uri, spark.range(6).selectExpr("id", "'t' as w"), properties=properties)
     source = spark.range(4, 8).selectExpr("id", "'s' as w", "id * 1.0 as extra")
-    done = on_spark.merge_delta(spark, uri, source, "target.id = source.id", [WhenNotMatched()], schema_mode="merge")
+    done = merge_delta(uri, source, "target.id = source.id", [WhenNotMatched()], schema_mode="merge")
     assert done.metrics["numTargetRowsInserted"] == 2
     assert [row["extra"] is None for row in rows_of(uri)] == [True] * 6 + [False] * 2
     twice = spark.range(2).unionAll(spark.range(2))
-    done = on_spark.merge_delta(spark, uri, twice, "target.id = source.id", [WhenMatched("delete")])
+    done = merge_delta(uri, twice, "target.id = source.id", [WhenMatched("delete")])
     assert (done.metrics["numTargetRowsDeleted"], len(rows_of(uri))) == (2, 6)
-    done = on_spark.merge_delta(
-        spark,
+    done = merge_delta(
         uri,
         spark.range(3, 10).selectExpr("id", "'new' as w"),
         "target.id = source.id",
@@ -248,10 +250,10 @@ def test_merges_of_every_kind(spark, tmp_path):
 @pytest.mark.parametrize(("source", "inserted"), [("1 = 0", 0), ("1 = 1", 2)], ids=["no rows", "keys that are null"])
 def test_what_a_merge_brings_without_keys_meets_no_row(spark, tmp_path, source, inserted):
     uri = str(tmp_path / "table")
-    on_spark.write_delta(spark, uri, spark.range(3).selectExpr("id", "'t' as w"))
+    write_delta(uri, spark.range(3).selectExpr("id", "'t' as w"))
     rows = spark.range(2).selectExpr("cast(null as bigint) as id", "'s' as w").where(source)
     clauses = [WhenMatched("delete"), WhenNotMatched()]
-    done = on_spark.merge_delta(spark, uri, rows, "target.id = source.id", clauses)
+    done = merge_delta(uri, rows, "target.id = source.id", clauses)
     assert (done.metrics["numTargetRowsInserted"], done.metrics["numTargetRowsDeleted"]) == (inserted, 0)
     assert [row["w"] for row in rows_of(uri)].count("t") == 3
     assert [row["w"] for row in rows_of(uri)].count("s") == inserted
@@ -260,15 +262,15 @@ def test_what_a_merge_brings_without_keys_meets_no_row(spark, tmp_path, source, 
 def test_overwriting_partitions_and_schemas(spark, tmp_path):
     uri = str(tmp_path / "table")
     frame = spark.range(6).selectExpr("id", "cast(id % 3 as string) as p")
-    on_spark.write_delta(spark, uri, frame, partition_by=["p"])
-    on_spark.write_delta(spark, uri, spark.sql("select 10L as id, '1' as p"), "overwrite", dynamic=True)
+    write_delta(uri, frame, partition_by=["p"])
+    write_delta(uri, spark.sql("select 10L as id, '1' as p"), "overwrite", dynamic=True)
     assert [row["id"] for row in rows_of(uri)] == [0, 10, 2, 3, 5]
     with pytest.raises(InvalidInput, match="1 of 1 rows are not in what is replaced: p = '0', such as"):
-        on_spark.write_delta(spark, uri, spark.sql("select 1L as id, '1' as p"), "overwrite", where="p = '0'")
+        write_delta(uri, spark.sql("select 1L as id, '1' as p"), "overwrite", where="p = '0'")
     other = spark.sql("select 1 as other")
-    on_spark.write_delta(spark, uri, other, "overwrite", schema_mode="overwrite", partition_by=[])
+    write_delta(uri, other, "overwrite", schema_mode="overwrite", partition_by=[])
     assert rows_of(uri) == [{"other": 1}]
-    on_spark.write_delta(spark, uri, spark.sql("select 2 as other, 'x' as more"), schema_mode="merge")
+    write_delta(uri, spark.sql("select 2 as other, 'x' as more"), schema_mode="merge")
     assert rows_of(uri) == [{"other": 1, "more": None}, {"other": 2, "more": "x"}]
 
 
@@ -277,13 +279,13 @@ def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
     properties = {"delta.enableDeletionVectors": "true"}
     for start in (0, 10, 20):
         rows = pa.table({"id": range(start, start + 10), "k": [i * 7 % 10 for i in range(10)]})
-        arrow.write_delta(uri, rows, properties=None if start else properties)
-    on_spark.delete_from(spark, uri, "id % 5 = 0")
+        write_delta(uri, rows, properties=None if start else properties)
+    delete_from(uri, "id % 5 = 0", session=spark)
     assert load_snapshot(LocalStore(uri)).has_deletion_vectors
-    done = on_spark.optimize_delta(spark, uri, order_by=["k"])
+    done = optimize_delta(uri, order_by=["k"], session=spark)
     snapshot = load_snapshot(LocalStore(uri))
     assert (snapshot.num_files, snapshot.has_deletion_vectors, done.metrics["numRemovedFiles"]) == (1, False, 3)
-    found = arrow.read_delta(uri)
+    found = read_delta(uri)
     assert found["k"].to_pylist() == sorted(found["k"].to_pylist())
     assert sorted(found["id"].to_pylist()) == [i for i in range(30) if i % 5]
 
@@ -291,7 +293,7 @@ def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
 @pytest.mark.slow
 def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(spark, tmp_path):
     uri = str(tmp_path / "table")
-    arrow.write_delta(uri, pa.table({"id": range(10)}))
+    write_delta(uri, pa.table({"id": range(10)}))
     log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
     name = load_snapshot(LocalStore(uri)).adds()[0].path
     (tmp_path / "table" / name).rename(tmp_path / "table" / "_hidden.parquet")
@@ -299,7 +301,7 @@ def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(sp
     for crc in log.parent.glob("*.crc"):
         crc.unlink()
     assert 'numRecords\\":3' in log.read_text()
-    done = on_spark.delete_from(spark, uri, "id < 3")
+    done = delete_from(uri, "id < 3", session=spark)
     assert (done.metrics["numDeletedRows"], done.metrics["numCopiedRows"]) == (3, 7)
     assert sorted(row["id"] for row in rows_of(uri)) == list(range(3, 10))
 
@@ -324,7 +326,7 @@ class TestAConditionThatFailsOnARow:
     def uri(self, spark, tmp_path):
         spark.udf.register("broken", broken, "boolean")
         uri = str(tmp_path / "table")
-        arrow.write_delta(uri, pa.table({"id": [0, 1], "word": ["a", "b"]}))
+        write_delta(uri, pa.table({"id": [0, 1], "word": ["a", "b"]}))
         return uri
 
     @staticmethod
@@ -338,7 +340,7 @@ class TestAConditionThatFailsOnARow:
     @pytest.mark.parametrize("condition", CONDITIONS)
     def test_names_it(self, spark, uri, condition):
         reason, sql = CONDITIONS[condition], condition.replace("target.", "")
-        self.refused(uri, sql, reason, lambda: on_spark.delete_from(spark, uri, sql))
+        self.refused(uri, sql, reason, lambda: delete_from(uri, sql, session=spark))
 
     @pytest.mark.parametrize("condition", [*CONDITIONS][::3])
     def test_in_every_verb(self, spark, uri, condition):
@@ -346,12 +348,12 @@ class TestAConditionThatFailsOnARow:
         source = spark.createDataFrame([(0, "a"), (1, "b")], "id long, word string")
 
         def merge(on, *clauses):
-            return lambda: on_spark.merge_delta(spark, uri, source, on, list(clauses))
+            return lambda: merge_delta(uri, source, on, list(clauses))
 
         on = f"source.id = target.id AND {condition}"
         theirs = condition.replace("target.", "source.")
-        self.refused(uri, sql, reason, lambda: on_spark.update_delta(spark, uri, {"word": "'z'"}, sql))
-        self.refused(uri, sql, reason, lambda: on_spark.write_delta(spark, uri, source, mode="overwrite", where=sql))
+        self.refused(uri, sql, reason, lambda: update_delta(uri, {"word": "'z'"}, sql, session=spark))
+        self.refused(uri, sql, reason, lambda: write_delta(uri, source, mode="overwrite", where=sql))
         self.refused(uri, on, reason, merge(on, WhenMatched("all")))
         self.refused(uri, condition, reason, merge("source.id = target.id", WhenMatched("delete", condition)))
         self.refused(uri, theirs, reason, merge("false", WhenNotMatched("all", theirs)))

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta import Table
-from dagster_versioned.delta_tables.arrow import read_delta, write_delta
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.spark import register
+from dagster_versioned.delta_tables.write import write_delta
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from support import spark_stream_job
 from support.spark import needs_spark

@@ -9,9 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import delete_from, write_delta
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.spark import register
+from dagster_versioned.delta_tables.write import delete_from, write_delta
 from support.spark import needs_spark
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
@@ -303,6 +303,6 @@ def test_a_frame_that_breaks_a_rule_or_asks_for_more_is_refused_in_words(session
     writer = session.range(9).write.format("versioned").mode("append")
     with pytest.raises(Exception, match="rows break the constraint 'small': id < 3"):
         writer.save(uri)
-    with pytest.raises(Exception, match=r"no option 'mergeschema'.*delta_tables.spark.write_delta"):
+    with pytest.raises(Exception, match=r"no option 'mergeschema'.*delta_tables.write.write_delta"):
         writer.option("mergeSchema", "true").save(uri)
     assert sorted(path.name for path in tmp_path.rglob("*.parquet")) == before

@@ -35,7 +35,7 @@ def test_a_report_comes_back(positions, number):
         {number: positions},
         {number + 1: positions},
         {0: (1, "id=1")},
-        {2: -5},
+        {"n": -5},
     )
     back = Report.from_bytes(report.to_bytes())
     assert (back.adds, back.cdcs, back.rows, back.broken, back.marks) == (

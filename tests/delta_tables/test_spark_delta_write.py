@@ -6,10 +6,11 @@ from deltalake import DeltaTable
 
 from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables import arrow
-from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.dml import Target, WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.spark.row_locations import ROW_ID, rows_with_locations
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.storage import LocalStore
 
 pytestmark = pytest.mark.spark
@@ -50,24 +51,24 @@ class Both:
         return self.spark.createDataFrame(table).repartition(2)
 
     def write(self, table, mode="append", **options):
-        theirs = arrow.write_delta(self.arrow, table, mode, **options)
-        return self.same(theirs, on_spark.write_delta(self.spark, self.ours, self.frame(table), mode, **options))
+        theirs = write_delta(self.arrow, table, mode, **options)
+        return self.same(theirs, write_delta(self.ours, self.frame(table), mode, **options))
 
     def delete(self, where=None):
-        return self.same(arrow.delete_from(self.arrow, where), on_spark.delete_from(self.spark, self.ours, where))
+        return self.same(delete_from(self.arrow, where), delete_from(self.ours, where, session=self.spark))
 
     def update(self, values, where=None):
-        theirs = arrow.update_delta(self.arrow, values, where)
-        return self.same(theirs, on_spark.update_delta(self.spark, self.ours, values, where))
+        theirs = update_delta(self.arrow, values, where)
+        return self.same(theirs, update_delta(self.ours, values, where, session=self.spark))
 
     def merge(self, source, on, *clauses, **options):
-        theirs = arrow.merge_delta(self.arrow, source, on, clauses, **options)
-        ours = on_spark.merge_delta(self.spark, self.ours, self.frame(source), on, clauses, **options)
+        theirs = merge_delta(self.arrow, source, on, clauses, **options)
+        ours = merge_delta(self.ours, self.frame(source), on, clauses, **options)
         return self.same(theirs, ours)
 
     def optimize(self, where=None, **options):
-        arrow.optimize_delta(self.arrow, where, **options)
-        return self.same(None, on_spark.optimize_delta(self.spark, self.ours, where, **options))
+        optimize_delta(self.arrow, where, **options)
+        return self.same(None, optimize_delta(self.ours, where, **options, session=self.spark))
 
     def same(self, theirs, ours):
         """Both tables have the same rows, and the commands said the same of them."""
@@ -84,7 +85,7 @@ class Both:
 
 
 def content(uri):
-    return in_order(arrow.read_delta(uri).to_pylist())
+    return in_order(read_delta(uri).to_pylist())
 
 
 def in_order(found):
@@ -93,7 +94,7 @@ def in_order(found):
 
 def changes(uri):
     """What each commit changed, whether change data files say it or whole files."""
-    return in_order(arrow.read_changes(uri, 0).drop_columns(["_commit_timestamp"]).to_pylist())
+    return in_order(read_changes(uri, 0).drop_columns(["_commit_timestamp"]).to_pylist())
 
 
 def row_ids(spark, uri):

@@ -11,8 +11,9 @@ import pytest
 from conformance.delta_spark import canonical
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables.read import read_delta as read_here
 from dagster_versioned.delta_tables.spark import read_delta
+from dagster_versioned.delta_tables.write import write_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -46,7 +47,7 @@ def test_tables_of_the_reference_are_read_alike(spark, tmp_path, monkeypatch, na
     monkeypatch.setenv("DAGSTER_VERSIONED_LARGE_LOG", "0")
     frame = read_delta(spark, folder, row_ids=row_ids)
     assert planned(frame)
-    assert canonical.lines_of_frame(frame) == canonical.lines(arrow.read_delta(folder, row_ids=row_ids))
+    assert canonical.lines_of_frame(frame) == canonical.lines(read_here(folder, row_ids=row_ids))
 
 
 def test_variants_are_left_to_one_process(spark, tmp_path, monkeypatch):
@@ -55,7 +56,7 @@ def test_variants_are_left_to_one_process(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("DAGSTER_VERSIONED_LARGE_LOG", "0")
     frame = read_delta(spark, folder)
     assert not planned(frame)
-    assert frame.count() == arrow.read_delta(folder).num_rows
+    assert frame.count() == read_here(folder).num_rows
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def tens(tmp_path: Path) -> str:
     folder = str(tmp_path / "tens")
     for start in range(0, 60, 10):
         rows = pa.table({"n": range(start, start + 10), "p": [start // 10 % 2] * 10, "s": ["x"] * 10})
-        arrow.write_delta(folder, rows, partition_by=["p"])
+        write_delta(folder, rows, partition_by=["p"])
         if start == 30:
             Table(folder).checkpoint()
     return folder

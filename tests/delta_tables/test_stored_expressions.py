@@ -9,8 +9,7 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.commit.stored_expressions import FUNCTIONS, OF_DEFAULTS, require_admitted
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables import arrow
-from dagster_versioned.delta_tables import spark as delta
+from dagster_versioned.delta_tables.write import add_constraint, create_delta, write_delta
 from dagster_versioned.errors import InvalidInput
 from support.spark import needs_spark
 
@@ -79,9 +78,9 @@ def test_what_is_no_sql_is_refused(sql):
 
 
 def test_no_constraint_is_added_that_nobody_may_evaluate(tmp_path):
-    arrow.write_delta(str(tmp_path), pa.table({"a": [1]}))
+    write_delta(str(tmp_path), pa.table({"a": [1]}))
     with pytest.raises(InvalidInput, match="the function reflect is not admitted"):
-        arrow.add_constraint(str(tmp_path), "c", CODE)
+        add_constraint(str(tmp_path), "c", CODE)
     assert Table(str(tmp_path)).version == 0
 
 
@@ -90,7 +89,7 @@ def with_rule(place, **rules):
     checks = {"delta.constraints.c": rules.pop("check")} if "check" in rules else {}
     harmless = {key: sql.replace(CODE, "1 > 0" if key == "CURRENT_DEFAULT" else "b > 0") for key, sql in rules.items()}
     fields = [StructField("a", "string", True, harmless), StructField("b", "long")]
-    arrow.create_delta(str(place), StructType(fields), properties=dict.fromkeys(checks, "b > 0"))
+    create_delta(str(place), StructType(fields), properties=dict.fromkeys(checks, "b > 0"))
     log = place / "_delta_log" / f"{0:020}.json"  # no table of ours has such a rule
     log.write_text("\n".join(_with(json.loads(line), rules, checks) for line in log.read_text().splitlines()))
     return str(place)
@@ -118,10 +117,10 @@ def _with(action, rules, checks):
 def test_a_table_runs_no_code_in_the_session_of_who_writes_to_it(spark, tmp_path, rules, named):
     place = with_rule(tmp_path / "t", **rules)
     with pytest.raises(InvalidInput, match=f"{named} of the table is .*the function reflect is not admitted"):
-        delta.write_delta(spark, place, spark.createDataFrame([(1,)], "b long"))
+        write_delta(place, spark.createDataFrame([(1,)], "b long"))
     assert Table(place).version == 0
     with pytest.raises(InvalidInput, match="the function reflect is not admitted"):
-        delta.add_constraint(spark, place, "d", CODE)
+        add_constraint(place, "d", CODE, session=spark)
 
 
 @pytest.mark.spark

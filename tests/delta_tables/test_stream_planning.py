@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, delete_from, merge_delta, optimize_delta, write_delta
 from support.spark import needs_spark
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
@@ -25,14 +27,6 @@ from dagster_versioned.delta.actions import Remove
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import (
-    create_delta,
-    delete_from,
-    merge_delta,
-    optimize_delta,
-    read_delta,
-    write_delta,
-)
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.delta_tables.spark import log_tail
 from dagster_versioned.errors import VersionedError

@@ -10,18 +10,18 @@ from dagster_versioned.delta import Table
 from dagster_versioned.delta.features import reader_features
 from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 from dagster_versioned.delta_tables import spark as delta
-from dagster_versioned.delta_tables.arrow import (
+from dagster_versioned.delta_tables.change_feed import read_changes
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import (
     add_constraint,
     create_delta,
     delete_from,
     merge_delta,
     optimize_delta,
-    read_changes,
-    read_delta,
     update_delta,
     write_delta,
 )
-from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import InvalidInput
 from support.delta_writes import files_of
 from support.spark import needs_spark
@@ -170,25 +170,24 @@ def shown(spark, uri):
 @needs_spark(4, 0, "variants")
 @pytest.mark.parametrize("properties", [{}, EVERYTHING], ids=["plain", "everything"])
 def test_spark_writes_what_it_parsed(spark, uri, properties):
-    delta.write_delta(spark, uri, parsed(spark, [1, 2, 3]), properties=properties)
+    write_delta(uri, parsed(spark, [1, 2, 3]), properties=properties)
     assert Table(uri).schema.field("v").type == "variant"
-    delta.write_delta(spark, uri, parsed(spark, [4]))
-    delta.delete_from(spark, uri, "try_variant_get(v, '$', 'int') = 17")
-    delta.merge_delta(
-        spark,
+    write_delta(uri, parsed(spark, [4]))
+    delete_from(uri, "try_variant_get(v, '$', 'int') = 17", session=spark)
+    merge_delta(
         uri,
         parsed(spark, [4, 9]).selectExpr("id", "CASE WHEN id = 9 THEN v END AS v"),
         "source.id = target.id",
         [WhenMatched({"v": "parse_json('[1]')"}), WhenNotMatched("all")],
     )
-    delta.optimize_delta(spark, uri)
+    optimize_delta(uri, session=spark)
     expected = {1: '{"a":1,"b":[true,null,"x"]}', 3: None, 4: "[1]", 9: '{"a":{"b":2.5}}'}
     assert shown(spark, uri) == expected
     write_delta(uri, read_delta(uri), "overwrite")
     assert shown(spark, uri) == expected
-    delta.add_constraint(spark, uri, "c", "try_variant_get(v, '$.a', 'int') IS NULL OR id < 100")
+    add_constraint(uri, "c", "try_variant_get(v, '$.a', 'int') IS NULL OR id < 100", session=spark)
     with pytest.raises(InvalidInput, match="break the constraint 'c'"):
-        delta.write_delta(spark, uri, spark.sql("""SELECT 100L AS id, parse_json('{"a": 1}') AS v"""))
+        write_delta(uri, spark.sql("""SELECT 100L AS id, parse_json('{"a": 1}') AS v"""))
 
 
 @pytest.mark.spark

@@ -32,6 +32,7 @@ from pyroaring import BitMap64
 
 from dagster_versioned.delta.files.deletion_vectors import PORTABLE, z85_encode
 from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, update_delta
 from dagster_versioned.errors import IntegrityError, LogCorrupt, VersionedError
 from support.hostile_table import (
     ROWS,
@@ -401,7 +402,6 @@ def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
     table: HostileTable, name: str, properties: dict[str, str]
 ) -> None:
     """Deleting a whole partition and a single row, where the partition's file tells another number of rows."""
-    from dagster_versioned.delta_tables.arrow import delete_from, update_delta
     from dagster_versioned.delta_tables.change_feed import read_changes
 
     writable(table, **properties)
@@ -423,7 +423,6 @@ def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", STATISTICS)
 def test_bounds_that_lie_never_decide_that_a_row_goes(table: HostileTable, name: str) -> None:
-    from dagster_versioned.delta_tables.arrow import delete_from, merge_delta
     from dagster_versioned.delta_tables.dml import WhenMatched
 
     writable(table)

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import read_delta
+from dagster_versioned.delta_tables.read import read_delta
 from support.delta_model import TYPES, Append, State, bag_of
 from support.delta_racers import Done, random_steps
 from support.delta_steps import ArrowSteps, create

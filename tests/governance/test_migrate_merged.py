@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location

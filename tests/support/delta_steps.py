@@ -8,8 +8,17 @@ import pyarrow as pa
 
 from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables import arrow, dml
+from dagster_versioned.delta_tables import dml
 from dagster_versioned.delta_tables.commands import Applied
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import (
+    create_delta,
+    delete_from,
+    merge_delta,
+    optimize_delta,
+    update_delta,
+    write_delta,
+)
 from support import delta_model as model
 from support.delta_model import Row, Step
 
@@ -18,7 +27,7 @@ ARROW = {"long": pa.int64(), "string": pa.string()}
 
 def create(uri: str, columns: Mapping[str, str], *, partitioned: bool, properties: Mapping[str, str]) -> None:
     schema = pa.schema([(name, ARROW[kind]) for name, kind in columns.items()])
-    arrow.create_delta(uri, schema, partition_by=["p"] if partitioned else [], properties=properties)
+    create_delta(uri, schema, partition_by=["p"] if partitioned else [], properties=properties)
 
 
 def frame(rows: tuple[Row, ...], columns: Mapping[str, str]) -> pa.Table:
@@ -29,7 +38,7 @@ def frame(rows: tuple[Row, ...], columns: Mapping[str, str]) -> pa.Table:
 
 
 def rows_of(uri: str, version: int | None = None) -> list[Row]:
-    return arrow.read_delta(uri, version).to_pylist()
+    return read_delta(uri, version).to_pylist()
 
 
 class ArrowSteps:
@@ -84,19 +93,19 @@ class ArrowSteps:
         return snapshot.version
 
     def write(self, uri: str, rows: pa.Table, mode: Any, **given: Any) -> Applied:
-        return arrow.write_delta(uri, rows, mode, **given)
+        return write_delta(uri, rows, mode, **given)
 
     def delete(self, uri: str, where: str | None) -> Applied:
-        return arrow.delete_from(uri, where)
+        return delete_from(uri, where)
 
     def update(self, uri: str, assignments: Mapping[str, str], where: str | None) -> Applied:
-        return arrow.update_delta(uri, assignments, where)
+        return update_delta(uri, assignments, where)
 
     def merge(self, uri: str, rows: pa.Table, clauses: list[dml.Clause]) -> Applied:
-        return arrow.merge_delta(uri, rows, "target.k = source.k", clauses)
+        return merge_delta(uri, rows, "target.k = source.k", clauses)
 
     def optimize(self, uri: str, order_by: tuple[str, ...]) -> Applied:
-        return arrow.optimize_delta(uri, order_by=order_by)
+        return optimize_delta(uri, order_by=order_by)
 
     def rows(self, uri: str, version: int) -> list[Row]:
         return rows_of(uri, version)
@@ -109,30 +118,20 @@ class SparkSteps(ArrowSteps):
         self.session = session
 
     def write(self, uri: str, rows: pa.Table, mode: Any, **given: Any) -> Applied:
-        from dagster_versioned.delta_tables import spark
-
-        return spark.write_delta(self.session, uri, self.session.createDataFrame(rows), mode, **given)
+        return write_delta(uri, self.session.createDataFrame(rows), mode, **given)
 
     def delete(self, uri: str, where: str | None) -> Applied:
-        from dagster_versioned.delta_tables import spark
-
-        return spark.delete_from(self.session, uri, where)
+        return delete_from(uri, where, session=self.session)
 
     def update(self, uri: str, assignments: Mapping[str, str], where: str | None) -> Applied:
-        from dagster_versioned.delta_tables import spark
-
-        return spark.update_delta(self.session, uri, assignments, where)
+        return update_delta(uri, assignments, where, session=self.session)
 
     def merge(self, uri: str, rows: pa.Table, clauses: list[dml.Clause]) -> Applied:
-        from dagster_versioned.delta_tables import spark
-
         source = self.session.createDataFrame(rows)
-        return spark.merge_delta(self.session, uri, source, "target.k = source.k", clauses)
+        return merge_delta(uri, source, "target.k = source.k", clauses)
 
     def optimize(self, uri: str, order_by: tuple[str, ...]) -> Applied:
-        from dagster_versioned.delta_tables import spark
-
-        return spark.optimize_delta(self.session, uri, order_by=order_by)
+        return optimize_delta(uri, order_by=order_by, session=self.session)
 
     def rows(self, uri: str, version: int) -> list[Row]:
         from dagster_versioned.delta_tables import spark

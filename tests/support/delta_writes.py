@@ -12,8 +12,8 @@ from dagster_versioned.delta.log.commits import read_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables.arrow import read_delta
 from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.storage import LocalStore
 
 FEATURES = {

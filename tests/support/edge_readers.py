@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from dagster_versioned.delta_tables import arrow as in_arrow
+from dagster_versioned.delta_tables.read import read_delta
 from support.edge_conditions import (
     Column,
     Compare,
@@ -136,7 +136,7 @@ def _each(ask: Callable[[Condition], pa.Table], conditions: Sequence[Condition])
 
 
 def by_arrow(table: EdgeTable, folder: Path, conditions: Sequence[Condition]) -> Answers:
-    return _each(lambda one: in_arrow.read_delta(str(folder), columns=[ID], filter=to_sql(one, "spark")), conditions)
+    return _each(lambda one: read_delta(str(folder), columns=[ID], filter=to_sql(one, "spark")), conditions)
 
 
 def by_deltalake(table: EdgeTable, folder: Path, conditions: Sequence[Condition]) -> Answers:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.delta import Table
-from dagster_versioned.delta_tables import arrow as in_arrow
+from dagster_versioned.delta_tables.write import delete_from, write_delta
 from support.edge_conditions import Column, Condition, Order, a_condition, of_spark
 from support.frames import NESTED
 from support.spark import spark_frame
@@ -253,22 +253,13 @@ def write(table: EdgeTable, place: Path, spark: Any = None) -> Path:
         for number, rows in enumerate(files):
             first = {"partition_by": by, "properties": properties} if not number else {}
             given = pa.concat_tables([rows, _numbered(rows.slice(0, 1), -1 - number)]) if layout.vectors else rows
-            if layout.writer == "spark":
-                frame = spark_frame(spark, given).coalesce(1)
-                in_spark().write_delta(spark, str(folder), frame, **first)
-            else:
-                in_arrow.write_delta(str(folder), given, **first)
+            frame = spark_frame(spark, given).coalesce(1) if layout.writer == "spark" else given
+            write_delta(str(folder), frame, **first)
         if layout.vectors:
-            in_arrow.delete_from(str(folder), f"{ID} < 0")
+            delete_from(str(folder), f"{ID} < 0")
     if layout.checkpoint:
         Table(str(folder)).checkpoint()
     return folder
-
-
-def in_spark() -> Any:
-    from dagster_versioned.delta_tables import spark
-
-    return spark
 
 
 def _file(rows: pa.Table, number: int) -> pa.Table:

@@ -14,7 +14,7 @@ from dagster_versioned.delta import Table
 from dagster_versioned.delta.commit import checkpoint
 from dagster_versioned.delta.log.commits import checksum_key, commit_key
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
-from dagster_versioned.delta_tables.arrow import write_verbs as delta_writes
+from dagster_versioned.delta_tables import write as delta_writes
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from support.spark import spark_frame
 
@@ -54,12 +54,9 @@ class Maker:
         return rows if self.spark is None else spark_frame(self.spark, rows)
 
     def _run(self, verb: str, *given: Any, **options: Any) -> None:
-        if self.spark is None:
-            getattr(delta_writes, verb)(self.uri, *given, **options)
-            return
-        from dagster_versioned.delta_tables import spark as engine
-
-        getattr(engine, verb)(self.spark, self.uri, *given, **options)
+        if verb not in ("write_delta", "merge_delta"):
+            options["session"] = self.spark
+        getattr(delta_writes, verb)(self.uri, *given, **options)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.samples import DATA_VERSION, DATA_VERSION_BY_FIELD, PROVENANCE, PROVENANCE_BY_FIELD
 from dagster_versioned.features.sample_update import SampleUpdate

@@ -12,9 +12,10 @@ import pytest
 
 from dagster_versioned.delta.log.commits import read_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as on_spark
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
 from support.spark import SETTINGS, running_spark
@@ -31,26 +32,26 @@ def change(spark, uri):
     frame = spark.range(0, 20_000, numPartitions=4).selectExpr(
         "id", "cast(id % 2 as string) as p", "cast(id as int) as v", "named_struct('x', array(id)) as s"
     )
-    on_spark.write_delta(spark, uri, frame, partition_by=["p"], properties=PROPERTIES)
+    write_delta(uri, frame, partition_by=["p"], properties=PROPERTIES)
     expected = {i: i for i in range(20_000)}
-    on_spark.delete_from(spark, uri, "id % 1000 = 7")
+    delete_from(uri, "id % 1000 = 7", session=spark)
     expected = {i: v for i, v in expected.items() if i % 1000 != 7}
-    on_spark.update_delta(spark, uri, {"v": "v + 1"}, "id < 100 and p = '0'")
+    update_delta(uri, {"v": "v + 1"}, "id < 100 and p = '0'", session=spark)
     expected |= {i: i + 1 for i in range(0, 100, 2)}
     source = spark.range(19_990, 20_010).selectExpr("id", "cast(id % 2 as string) as p", "-1 as v")
     clauses = [WhenMatched({"v": "source.v"}), WhenNotMatched("all")]
-    on_spark.merge_delta(spark, uri, source, "target.id = source.id", clauses)
+    merge_delta(uri, source, "target.id = source.id", clauses)
     expected |= dict.fromkeys(range(19_990, 20_010), -1)
     store = open_store(uri)
     merged = read_commit(store, load_snapshot(store).version)
     assert merged.cdcs
     before = sorted(info.key for info in store.list())
     with pytest.raises(InvalidInput, match=r"rows break the constraint 'small': v < 1000000, such as \(id="):
-        on_spark.update_delta(spark, uri, {"v": "v + 999990"}, "id < 100")
+        update_delta(uri, {"v": "v + 999990"}, "id < 100", session=spark)
     assert sorted(info.key for info in store.list()) == before
-    on_spark.optimize_delta(spark, uri)
+    optimize_delta(uri, session=spark)
     assert not load_snapshot(store).has_deletion_vectors
-    rows = arrow.read_delta(uri)
+    rows = read_delta(uri)
     assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected
     assert rows.num_rows == len(expected)
 
@@ -58,9 +59,9 @@ def change(spark, uri):
 def in_a_folder(spark, uri):
     """Executors that share a folder with the driver."""
     frame = spark.range(0, 1000, numPartitions=2).selectExpr("id", "-1 as v")
-    on_spark.write_delta(spark, uri, frame, properties=PROPERTIES)
-    on_spark.update_delta(spark, uri, {"v": "v - 1"}, "id >= 20")
-    assert sorted(arrow.read_delta(uri)["v"].to_pylist()) == [-2] * 980 + [-1] * 20
+    write_delta(uri, frame, properties=PROPERTIES)
+    update_delta(uri, {"v": "v - 1"}, "id >= 20", session=spark)
+    assert sorted(read_delta(uri)["v"].to_pylist()) == [-2] * 980 + [-1] * 20
 
 
 def through_the_format(spark, uri):

@@ -7,7 +7,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from dagster_versioned.delta_tables.spark import register, write_delta
+from dagster_versioned.delta_tables.spark import register
+from dagster_versioned.delta_tables.write import write_delta
 from support.spark import SETTINGS
 
 
@@ -24,7 +25,7 @@ def main(source: str, table: str, checkpoint: str, how: str) -> None:
     else:
 
         def write(frame, batch):
-            write_delta(session, table, frame, app_id="a stream", version=batch)
+            write_delta(table, frame, app_id="a stream", version=batch)
 
         query = writer.foreachBatch(write).start()
     query.awaitTermination()

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from dagster_versioned.delta_tables.change_feed import read_changes as arrow_changes
-from dagster_versioned.delta_tables.spark.change_feed import read_changes as spark_changes
+from dagster_versioned.delta_tables.spark import read_changes as spark_changes
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

@@ -15,7 +15,7 @@ from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables.arrow import create_delta, write_delta
+from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.environments import create_environment

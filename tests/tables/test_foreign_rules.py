@@ -14,7 +14,9 @@ from dagster_versioned.delta.commit.row_tracking import backfill, new_columns
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.features import implemented_features, merge_protocol
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables.arrow import create_delta, read_changes, read_delta, write_delta
+from dagster_versioned.delta_tables.change_feed import read_changes
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.tables.configuration import WITHOUT_VERSIONS, refuse_features
 from dagster_versioned.tables.options import TableOptions

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.samples import DATA_VERSION, DATA_VERSION_BY_FIELD, PROVENANCE, PROVENANCE_BY_FIELD
 from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFrame, UnsupportedType

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -21,13 +21,13 @@ from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.paths import compute
-from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
 from dagster_versioned.delta_tables.dml import TARGET, FileChanges, Positions, Target, Thinned, path_of, thinned_files
+from dagster_versioned.delta_tables.read import target_scan
 from dagster_versioned.engines.arrow.scan import read_table
-from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import Resolved, is_true
 
 T = TypeVar("T")
@@ -91,11 +91,6 @@ class Write:
         self._thinned: dict[str, Thinned] = {}
         self._now = now_ms()
         self._tracked = target.tracked
-        mapping = target.rules.mapping
-        schema = target.snapshot.schema
-        self._partitions = {
-            name: physical_name(schema.field(name), mapping) for name in target.snapshot.partition_columns
-        }
 
     def each(self, work: "Callable[[T], R]", items: "Iterable[T]") -> "Iterator[R]":
         """Do the work for every item, in parallel; results in order."""
@@ -105,16 +100,12 @@ class Write:
 
     def read(self, add: Add, columns: Sequence[str] | None = None, *, compact: bool = False) -> pa.Table:
         """Columns of all rows of a data file, deleted ones too; ``None``: all columns. ``compact``: see `Scan`."""
-        snapshot = self.target.snapshot
-        return self._scan(add, snapshot.schema, columns, self.target.rules.mapping, compact=compact)
+        return read_table(
+            replace(self._scan(add), columns=None if columns is None else tuple(columns), compact=compact)
+        )
 
-    def _scan(
-        self, add: Add, schema: StructType, columns: Sequence[str] | None, mapping: Any, *, compact: bool = False
-    ) -> pa.Table:
-        values = {name: add.partition_values[physical] for name, physical in self._partitions.items()}
-        file = ScanFile(add.key, add.size, None, None, values)
-        chosen = None if columns is None else tuple(columns)
-        return read_table(Scan(self.target.store, schema, (file,), chosen, mapping, compact=compact))
+    def _scan(self, add: Add) -> Scan:
+        return target_scan(self.target, [replace(add, deletion_vector=None)])
 
     def look(self, add: Add, columns: Iterable[str]) -> Looked:
         """Some columns of a data file, and which of its rows are not deleted."""
@@ -155,7 +146,7 @@ class Write:
         if not self._tracked:
             return rows
         schema = StructType([StructField(name, "long") for name in self._tracked])
-        stored = self._scan(add, schema, None, "none")
+        stored = read_table(replace(self._scan(add), schema=schema, mapping="none"))
         identity, version = stored.columns
         if add.base_row_id is not None:
             places: Any = pa.array(np.arange(rows.num_rows, dtype=np.int64) + add.base_row_id)

@@ -1,8 +1,12 @@
-"""Deleting, updating and merging: commands that find the rows of the table that they change."""
+"""Commands that look at the rows of the table: deleting, updating and merging, and a constraint that all satisfy."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from dagster_versioned.delta.commit.conflicts import WHOLE_TABLE
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.stored_expressions import require_admitted
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
 from dagster_versioned.delta_tables.commands.plan import Plan, evolved, existing
 from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
@@ -10,6 +14,7 @@ from dagster_versioned.delta_tables.dml import (
     Assignments,
     Clause,
     Delete,
+    FileChanges,
     Merge,
     RowEngine,
     Update,
@@ -88,6 +93,23 @@ def merge(
         "notMatchedBySourcePredicates": compact_json([_described(clause) for clause in by_source]),
     }
     return command.change(change, "MERGE", parameters, None if by_source else on)
+
+
+def add_constraint(engine: RowEngine, store: ObjectStore, name: str, check: str) -> Applied:
+    """Add a CHECK constraint, which every row of the table must satisfy already. Raises `InvalidInput`."""
+    require_admitted(f"the constraint {name!r}", check)
+    read = existing(store)
+    key = f"delta.constraints.{name.lower()}"
+    if key in read.metadata.configuration:
+        raise InvalidInput(f"The table has a constraint {name!r} already. Nothing was written. Drop it first.")
+    command = Command(engine, store, Plan(read, read))
+    if count := engine.violations(command.target, check):
+        raise InvalidInput(f"{count} rows of the table do not satisfy {check}. Nothing was written.")
+    configuration = {**read.metadata.configuration, key: check}
+    metadata = replace(read.metadata, configuration=configuration)
+    protocol = protocol_with(read.protocol, configuration, read.schema)
+    command.plan = Plan(read, replace(read, metadata=metadata, protocol=protocol))
+    return command.commit(FileChanges(), "ADD CONSTRAINT", {"name": name, "expr": check}, WHOLE_TABLE)
 
 
 def _check_clauses(change: Merge) -> None:

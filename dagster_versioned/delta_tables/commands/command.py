@@ -27,7 +27,6 @@ from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
-from dagster_versioned.delta_tables.commands.metrics import operation_metrics
 from dagster_versioned.delta_tables.commands.plan import Plan, newest, require_writable
 from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, RowEngine, Target
@@ -147,7 +146,7 @@ class Command:
         if not actions and read is not None:
             return Applied(read.version, changes.metrics)
         elapsed = int((time.monotonic() - self._begun) * 1000)
-        metrics = operation_metrics(changes, operation, elapsed)
+        metrics = _operation_metrics(changes, operation, elapsed)
 
         def build(snapshot: Snapshot | None) -> Transaction:
             intent = CommitIntent(snapshot, actions, reads)
@@ -230,3 +229,51 @@ def _removed(adds: Sequence[Add]) -> tuple[Remove, ...]:
 def compact_json(value: object) -> str:
     """A parameter of an operation, as the reference writes it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _operation_metrics(changes: FileChanges, operation: str, elapsed: int) -> dict[str, int]:
+    """What a command did, named as in the reference's ``operationMetrics``; ``elapsed`` is in milliseconds."""
+    adds, removes = changes.adds, changes.removes
+    both = {add.key for add in adds} & {remove.key for remove in removes}
+    new = [add for add in adds if add.key not in both]
+    gone = [remove for remove in removes if remove.key not in both]
+    added, removed = sum(add.size for add in new), sum(remove.size or 0 for remove in gone)
+    counts = dict(changes.metrics)
+    match operation:
+        case "WRITE":
+            counts |= {"numFiles": len(new), "numOutputBytes": added}
+            if gone:
+                counts |= {"numRemovedFiles": len(gone), "numRemovedBytes": removed}
+        case "MERGE":
+            counts |= {
+                "numTargetFilesAdded": len(new),
+                "numTargetFilesRemoved": len(gone),
+                "numTargetBytesAdded": added,
+                "numTargetBytesRemoved": removed,
+                "numTargetChangeFilesAdded": len(changes.cdcs),
+                "numTargetDeletionVectorsUpdated": len(both),
+                "executionTimeMs": elapsed,
+            }
+            counts["numOutputRows"] = sum(
+                counts.get(name, 0) for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsCopied")
+            )
+        case "DELETE" | "UPDATE":
+            counts |= {
+                "numAddedFiles": len(new),
+                "numRemovedFiles": len(gone),
+                "numAddedBytes": added,
+                "numRemovedBytes": removed,
+                "numAddedChangeFiles": len(changes.cdcs),
+                "numDeletionVectorsUpdated": len(both),
+                "executionTimeMs": elapsed,
+            }
+        case "OPTIMIZE":
+            counts |= {
+                "numAddedFiles": len(new),
+                "numRemovedFiles": len(gone),
+                "numAddedBytes": added,
+                "numRemovedBytes": removed,
+            }
+        case _:
+            pass
+    return counts

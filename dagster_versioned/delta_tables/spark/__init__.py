@@ -2,14 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dagster_versioned.delta_tables.spark.change_feed import read_changes as read_changes
+from dagster_versioned.delta_tables.spark.read import read_changes as read_changes
 from dagster_versioned.delta_tables.spark.read import read_delta as read_delta
-from dagster_versioned.delta_tables.spark.write_verbs import add_constraint as add_constraint
-from dagster_versioned.delta_tables.spark.write_verbs import delete_from as delete_from
-from dagster_versioned.delta_tables.spark.write_verbs import merge_delta as merge_delta
-from dagster_versioned.delta_tables.spark.write_verbs import optimize_delta as optimize_delta
-from dagster_versioned.delta_tables.spark.write_verbs import update_delta as update_delta
-from dagster_versioned.delta_tables.spark.write_verbs import write_delta as write_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -46,9 +46,8 @@ from dagster_versioned.delta_tables.dml import (
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import FILE, PREFIX, ROW, ROW_ID
 from dagster_versioned.delta_tables.spark.rules import Completed, Values, completed, default_of
-from dagster_versioned.delta_tables.spark.task import COPY, DELETE, INSERT, STAY, UPDATE
+from dagster_versioned.delta_tables.spark.task import COPY, DELETE, INSERT, STAY, UPDATE, Report
 from dagster_versioned.delta_tables.spark.write import (
-    Outcome,
     SparkWrites,
     cardinality,
     copied_columns,
@@ -85,7 +84,7 @@ def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], change: D
 
     where = change.where
     whole, partial = files_by_partitions(target, files, where)
-    outcome = Outcome()
+    outcome = Report()
     if partial and where is not None:
         rows = engine.located(target, partial).alias(TARGET).where(sf.expr(where))
         columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place()]
@@ -216,7 +215,7 @@ def _merge(engine: SparkWrites, target: Target, files: Sequence[Add], change: Me
     return replace(settled.changes, metrics=metrics)
 
 
-def _times_met(outcome: Outcome) -> Positions:
+def _times_met(outcome: Report) -> Positions:
     """For each row of the table that met rows of the source, how many it met."""
     counts = [np.zeros(0, np.int64)]
     for number in outcome.gone.keys() | outcome.stay.keys():
@@ -424,7 +423,7 @@ class _Settled:
     copied: int
 
 
-def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome: Outcome) -> _Settled:
+def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome: Report) -> _Settled:
     """Take the rows that are gone out of their files: by deletion vectors, or by copying what stays."""
     now = now_ms()
     removes: list[Remove] = []

@@ -44,7 +44,7 @@ class WriteJob:
 
     Mode ``append`` adds rows and creates the table where there is none, ``overwrite`` replaces every row. Columns are
     found by name whatever their case. Expressions of the table (constraints, defaults, generated columns) are evaluated
-    by DuckDB in the tasks. Everything else, and tables with identity columns, are for `delta_tables.spark.write_delta`.
+    by DuckDB in the tasks. Everything else, and tables with identity columns, are for `delta_tables.write.write_delta`.
     """
 
     uri: str
@@ -66,7 +66,7 @@ class WriteJob:
         if unknown := sorted(set(map(str.lower, options)) - known):
             raise InvalidInput(
                 f"The format has no option {unknown[0]!r} for writing (it has: {', '.join(_OPTIONS)}). Nothing was"
-                " written. For more, use dagster_versioned.delta_tables.spark.write_delta."
+                " written. For more, use dagster_versioned.delta_tables.write.write_delta."
             )
         if not options.get("path"):
             raise InvalidInput("The format was given no path: pass the table's folder to save(). Nothing was written.")
@@ -100,7 +100,7 @@ class WriteJob:
         if rules.identity:
             raise InvalidInput(
                 f"The table {store.uri} has identity columns ({', '.join(rules.identity)}), whose numbers the tasks of"
-                " this format cannot share. Nothing was written. Use dagster_versioned.delta_tables.spark.write_delta."
+                " this format cannot share. Nothing was written. Use dagster_versioned.delta_tables.write.write_delta."
             )
         return Target(store, snapshot, rules, str(uuid4()))
 

@@ -1,16 +1,21 @@
-"""Reading any Delta table with Spark, ours or not, as it was at a log version."""
+"""Reading any Delta table with Spark, ours or not: as it was at a log version, and what changed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from dagster_versioned.delta.files.external_files import with_external_files
+from dagster_versioned.delta.log.change_feed import plan_changes
 from dagster_versioned.delta.table import Table
+from dagster_versioned.delta_tables.change_feed import Place, change_scans, place
 from dagster_versioned.delta_tables.read import delta_scan, reading
 from dagster_versioned.delta_tables.spark.log_plan import LogPlan, large_log, plan_if_large
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.assignment import spelled
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
+from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +67,25 @@ def read_delta(
     if columns is None:
         return frame
     names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
-    return frame.select(*(frame[_quoted(name)] for name in names))
+    return frame.select(*(frame[spelled(name)] for name in names))
+
+
+def read_changes(
+    session: "SparkSession",
+    uri: str,
+    start: Place,
+    end: Place | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    profile: str | None = None,
+    allow: Sequence[str] = (),
+    s3_scheme: str | None = None,
+) -> "DataFrame":
+    """What the commits from ``start`` to ``end`` changed, as `change_feed.read_changes` has it, in no order."""
+    store = with_external_files(open_store(uri, profile=profile), allow, profile=profile)
+    plan = plan_changes(store, place(start), None if end is None else place(end))
+    recorded, derived = (read(scan, session, s3_scheme=s3_scheme) for scan in change_scans(store, plan, columns))
+    return recorded.unionAll(derived)
 
 
 def _planned(
@@ -80,7 +103,3 @@ def _planned(
         return planned_rows(plan, figures, scan, row_ids=row_ids)
     few = delta_scan(scan.store, plan.live(), scan.columns, row_ids=row_ids)
     return read(few, session, s3_scheme=s3_scheme)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files.partition_values import decode
-from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, physical_name
+from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.delta_tables.read import target_scan
 from dagster_versioned.engines.part_cache import PartCache
-from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.executors import runs_here
@@ -39,8 +40,8 @@ def rows_with_locations(
 
     ``ids`` asks for `ROW_ID` and `ROW_VERSION` as well, where the table tracks rows. Raises `IntegrityError`.
     """
-    tracked = _tracked(target) if ids else ()
-    scan = _scan(target, files)
+    tracked = target.tracked if ids else ()
+    scan = target_scan(target, files)
     if not files:
         return session.createDataFrame([], row_locations_schema(scan.schema, tracked))
     check_files(scan)
@@ -56,34 +57,6 @@ def rows_with_locations(
 
     bases = tuple((add.base_row_id, add.default_row_commit_version) for add in files)
     return located_through_executors(session, scan, bases, tracked, row_locations_schema(scan.schema, tracked))
-
-
-def scan_of(target: Target, add: Add) -> Scan:
-    """One file of the table."""
-    return _scan(target, [add])
-
-
-def _scan(target: Target, files: Sequence[Add]) -> Scan:
-    snapshot, mapping = target.snapshot, target.rules.mapping
-    named = {name: physical_name(snapshot.schema.field(name), mapping) for name in snapshot.partition_columns}
-    scanned = tuple(
-        ScanFile(
-            add.key,
-            add.size,
-            None,
-            None,
-            {name: add.partition_values[physical] for name, physical in named.items()},
-            add.deletion_vector,
-        )
-        for add in files
-    )
-    return Scan(target.store, snapshot.schema, scanned, None, mapping)
-
-
-def _tracked(target: Target) -> tuple[str, ...]:
-    """The columns of files that hold what rows keep."""
-    tracking = target.rules.row_tracking
-    return () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
 
 
 def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":

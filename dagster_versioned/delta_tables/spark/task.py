@@ -51,10 +51,10 @@ def generated(position: int) -> str:
 
 @dataclass
 class Report:
-    """What a task did.
+    """What a task did, or several together.
 
     ``rows`` are counts by operation, ``gone`` and ``stay`` positions by file, ``broken`` a count and an example by
-    rule, ``marks`` the last identity values by the column's place.
+    rule, ``marks`` the last identity values by column.
     """
 
     adds: list[Add] = field(default_factory=list[Add])
@@ -63,7 +63,7 @@ class Report:
     gone: dict[int, Positions] = field(default_factory=dict[int, Positions])
     stay: dict[int, Positions] = field(default_factory=dict[int, Positions])
     broken: dict[int, tuple[int, str]] = field(default_factory=dict[int, "tuple[int, str]"])
-    marks: dict[int, int] = field(default_factory=dict[int, int])
+    marks: dict[str, int] = field(default_factory=dict[str, int])
 
     def to_bytes(self) -> bytes:
         # Built-in types only, since this class travels by value.
@@ -162,9 +162,10 @@ class _TaskWriter:
         for place, step in self._task.steps.items():
             numbers = compute.drop_null(batch.column(generated(place)))
             if len(numbers):
+                name = self._schema.names[place]
                 furthest = (compute.max if step > 0 else compute.min)(numbers).as_py()
-                known = self.report.marks.get(place, furthest)
-                self.report.marks[place] = max(known, furthest) if step > 0 else min(known, furthest)
+                known = self.report.marks.get(name, furthest)
+                self.report.marks[name] = max(known, furthest) if step > 0 else min(known, furthest)
         if new(0) in names:
             self._keep(batch, operations)
         if self._task.change_feed:

@@ -5,7 +5,7 @@ Rows never pass through the driver. It gets reports: which files were written, w
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta_tables.dml import Positions, Target
+from dagster_versioned.delta_tables.read import target_scan
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import (
     FILE,
@@ -23,7 +24,6 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     ROW_ID,
     ROW_VERSION,
     rows_with_locations,
-    scan_of,
 )
 from dagster_versioned.delta_tables.spark.rules import Completed, refuse_broken
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
@@ -56,7 +56,7 @@ class SparkWrites:
         change_feed: bool = False,
         data_change: bool = True,
         gone: Mapping[int, Positions] | None = None,
-    ) -> "Outcome":
+    ) -> Report:
         """Write the rows, in one pass. Raises `InvalidInput` for rows that break a rule."""
         task = DeltaTask(
             _without_files(target),
@@ -72,49 +72,35 @@ class SparkWrites:
 
         with run_by_executors(self._session):
             collected = rows.frame.mapInArrow(self_contained(work), REPORT_SCHEMA).collect()
-        outcome = Outcome.of([Report.from_bytes(bytes(row["report"])) for row in collected], target, rows.steps)
+        steps = {name: column.step for name, column in target.rules.identity.items()}
+        outcome = _joined([Report.from_bytes(bytes(row["report"])) for row in collected], steps)
         refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(one, 0) for one in (1, 2)))
         if not runs_here(self._session):
             _require_files(target, [*outcome.adds, *outcome.cdcs])
         return outcome
 
 
-@dataclass
-class Outcome:
-    """What all tasks did together; see `delta_task.Report`. ``marks`` are by column."""
-
-    adds: list[Add] = field(default_factory=list[Add])
-    cdcs: list[Cdc] = field(default_factory=list[Cdc])
-    rows: dict[int, int] = field(default_factory=dict[int, int])
-    gone: dict[int, Positions] = field(default_factory=dict[int, Positions])
-    stay: dict[int, Positions] = field(default_factory=dict[int, Positions])
-    broken: dict[int, tuple[int, str]] = field(default_factory=dict[int, "tuple[int, str]"])
-    marks: dict[str, int] = field(default_factory=dict[str, int])
-
-    @classmethod
-    def of(cls, reports: Sequence[Report], target: Target, steps: Mapping[int, int]) -> "Outcome":
-        found = cls()
-        gone: dict[int, list[Positions]] = {}
-        stay: dict[int, list[Positions]] = {}
-        for report in reports:
-            found.adds += report.adds
-            found.cdcs += report.cdcs
-            for operation, count in report.rows.items():
-                found.rows[operation] = found.rows.get(operation, 0) + count
-            for number, positions in report.gone.items():
-                gone.setdefault(number, []).append(positions)
-            for number, positions in report.stay.items():
-                stay.setdefault(number, []).append(positions)
-            for rule, (count, example) in report.broken.items():
-                known = found.broken.get(rule)
-                found.broken[rule] = (count + known[0], known[1]) if known else (count, example)
-            for place, mark in report.marks.items():
-                name = target.snapshot.schema.names[place]
-                furthest = max if steps[place] > 0 else min
-                found.marks[name] = furthest(mark, found.marks.get(name, mark))
-        found.gone = {number: np.sort(np.concatenate(parts)) for number, parts in gone.items()}
-        found.stay = {number: np.sort(np.concatenate(parts)) for number, parts in stay.items()}
-        return found
+def _joined(reports: Sequence[Report], steps: Mapping[str, int]) -> Report:
+    found = Report()
+    gone: dict[int, list[Positions]] = {}
+    stay: dict[int, list[Positions]] = {}
+    for report in reports:
+        found.adds += report.adds
+        found.cdcs += report.cdcs
+        for operation, count in report.rows.items():
+            found.rows[operation] = found.rows.get(operation, 0) + count
+        for places, of_report in ((gone, report.gone), (stay, report.stay)):
+            for number, positions in of_report.items():
+                places.setdefault(number, []).append(positions)
+        for rule, (count, example) in report.broken.items():
+            known = found.broken.get(rule)
+            found.broken[rule] = (count + known[0], known[1]) if known else (count, example)
+        for name, mark in report.marks.items():
+            furthest = max if steps[name] > 0 else min
+            found.marks[name] = furthest(mark, found.marks.get(name, mark))
+    found.gone = {number: np.sort(np.concatenate(parts)) for number, parts in gone.items()}
+    found.stay = {number: np.sort(np.concatenate(parts)) for number, parts in stay.items()}
+    return found
 
 
 def copied_columns(target: Target) -> "list[Column]":
@@ -135,7 +121,7 @@ def row_counts(target: Target, files: Sequence[Add]) -> list[int]:
     from dagster_versioned.engines.part_ranges import ranges
 
     def count(add: Add) -> int:
-        scan = scan_of(target, add)
+        scan = target_scan(target, [add])
         return pq.read_metadata(ranges(scan.store, scan.files[0])).num_rows
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="footers") as pool:

@@ -1,32 +1,30 @@
 """Arrow rows into a table, by key: only the keys of the table are read, and the files whose rows change."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.arrow.comparison import bad_keys
 from dagster_versioned.engines.arrow.scan import read_table
-from dagster_versioned.engines.join_key import join_key
+from dagster_versioned.engines.comparison import EXAMPLES
+from dagster_versioned.engines.join_key import join_keys
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.upsert import (
-    EXAMPLES,
     Matching,
     Positions,
     Upsert,
-    as_examples,
     deleted_from,
     marked,
-    nothing,
     refuse_bad_rows,
     refuse_repeated_in_table,
     require_key,
+    summed,
 )
 from dagster_versioned.identity.digest import fresh_key, row_lanes
 
@@ -62,8 +60,8 @@ def merge_tables(
 ) -> Upsert:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
     require_key(base.schema, matching.key, matching.named)
-    keys = _join_keys(frame, matching.key)
-    _check_frame(frame, keys, matching)
+    keys = join_keys(frame, matching.key)
+    refuse_bad_rows(matching, bad_keys(frame.select(list(matching.key)), keys))
     matches = _matches(frame, keys, base, matching)
     remaining: list[pa.Table] = []
     before: list[RowsSummary] = []
@@ -110,7 +108,7 @@ def merge_tables(
 
     return Upsert(
         frozenset(replaced),
-        _sum(base.schema, before),
+        summed(base.schema, ((contents, 1) for contents in before)),
         # As it is, if it can be: then it is known already what it says.
         write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(_mask(comes))])),
         inserted=len(new),
@@ -125,36 +123,6 @@ def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 
-def _sum(schema: StructType, all_of: Sequence[RowsSummary]) -> RowsSummary:
-    total = nothing(schema)
-    for contents in all_of:
-        total = Upsert(frozenset(), nothing(schema), StagedParts(contents, ()), 0, 0).contents(total)
-    return total
-
-
-def _join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key columns as ``k0``, …"""
-    columns: dict[str, Any] = {f"k{i}": join_key(table.column(name)) for i, name in enumerate(key)}
-    return pa.table(columns)
-
-
-def _check_frame(frame: pa.Table, keys: pa.Table, matching: Matching) -> None:
-    is_null = np.zeros(keys.num_rows, np.bool_)
-    for column in keys.columns:
-        is_null |= column.is_null().to_numpy()
-    numbered = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
-    groups = (
-        numbered.filter(pa.array(~is_null)).group_by(keys.column_names).aggregate([("row", "count"), ("row", "min")])
-    )
-    repeated = groups.filter(_call("greater", groups["row_count"], 1))["row_min"].to_numpy()
-
-    def examples() -> str:
-        rows = np.sort(np.concatenate([repeated, np.flatnonzero(is_null)]))[:EXAMPLES]
-        return as_examples(_taken(frame.select(list(matching.key)), rows).to_pylist())
-
-    refuse_bad_rows(matching, int(is_null.sum()), len(repeated), examples)
-
-
 def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) -> _Matches:
     gone: pa.Table | None = matching.gone
     if not frame.num_rows and (gone is None or not gone.num_rows):
@@ -165,15 +133,15 @@ def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) ->
     # Files come one after the other, so that a row's position in its own is counted from where that begins.
     positions = np.arange(len(files)) - np.searchsorted(files, files)
     numbers: Any = pa.array(np.arange(len(files)))
-    old = _join_keys(stored, matching.key).append_column("old", numbers)
+    old = join_keys(stored, matching.key).append_column("old", numbers)
     new = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
     joined = old.join(new, keys.column_names, join_type="inner").select(["old", "row"]).sort_by("old")
     found: Rows = joined["old"].to_numpy()
     rows: Rows = joined["row"].to_numpy()
     _check_table(frame, rows, matching)
     if matching.on:
-        units = pa.concat_tables(_join_keys(side, matching.on) for side in (frame, gone) if side is not None)
-        of_units = _join_keys(stored, matching.on).append_column("old", numbers)
+        units = pa.concat_tables(join_keys(side, matching.on) for side in (frame, gone) if side is not None)
+        of_units = join_keys(stored, matching.on).append_column("old", numbers)
         going = of_units.join(units, units.column_names, join_type="left semi")["old"].to_numpy()
         alone = np.zeros(len(files), np.bool_)
         alone[going] = True
@@ -189,7 +157,7 @@ def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
     refuse_repeated_in_table(
         matching,
         len(repeated),
-        lambda: as_examples(_taken(frame.select(list(matching.key)), repeated[:EXAMPLES]).to_pylist()),
+        lambda: _taken(frame.select(list(matching.key)), repeated[:EXAMPLES]).to_pylist(),
     )
 
 
@@ -213,7 +181,3 @@ def _lanes(table: pa.Table, key: bytes) -> "tuple[NDArray[np.uint64], NDArray[np
     if not lanes:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     return np.concatenate([one[0] for one in lanes]), np.concatenate([one[1] for one in lanes])
-
-
-def _call(function: str, *arguments: Any) -> Any:
-    return pc.call_function(function, [*arguments])

@@ -1,31 +1,160 @@
-"""The comparison of two Spark frames: one job, which groups the rows of both by key. Imported with a Spark frame."""
+"""The comparison of Spark frames: rows by a full outer join on the keys, statistics in one job that groups by them.
 
-from collections.abc import Callable, Mapping, Sequence
+Imported once a Spark frame is here.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
+from pyspark.sql import types as spark_types
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.comparison import (
+    EXAMPLES,
+    BadKeys,
     ColumnStatistics,
     Comparison,
+    RowDiff,
     and_measured,
+    compared_columns,
     differing,
     extreme,
     kind_of,
     measured_columns,
+    refuse_bad_keys,
 )
-from dagster_versioned.engines.row_diff import EXAMPLES, compared_columns, refuse_bad_keys
 from dagster_versioned.engines.spark.releases import to_arrow
-from dagster_versioned.engines.spark.row_diff import differ
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SIDES = ("before", "after")
+
+
+def diff_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> "RowDiff[DataFrame]":
+    """See `dagster_versioned.engines.dispatch.diff_rows`; checking the keys is a job for each side."""
+    _, compared = compared_columns(stored_schema(before.schema), stored_schema(after.schema), key)
+    # Positional names: a user's may hold dots and backticks, and both sides have the same.
+    old, new = _renamed(before, "before"), _renamed(after, "after")
+    old_names, new_names = _names(before, "before"), _names(after, "after")
+    for side, frame, names in (("before", old, old_names), ("after", new, new_names)):
+        refuse_bad_keys("key", key, repr(side), bad_keys(frame, [names[name] for name in key], key))
+    matches = [sf.col(old_names[name]) == sf.col(new_names[name]) for name in key]
+    joined = old.join(new, reduce(lambda left, right: left & right, matches), "full_outer")
+    # No key is null, so one that is belongs to a row without a partner.
+    is_added, is_removed = sf.col(old_names[key[0]]).isNull(), sf.col(new_names[key[0]]).isNull()
+    is_changed = ~is_added & ~is_removed & differ(old, new, [(old_names[name], new_names[name]) for name in compared])
+
+    def rows(condition: "Column", frame: "DataFrame", names: dict[str, str]) -> "DataFrame":
+        return joined.where(condition).select(*names.values()).toDF(*frame.columns)
+
+    def counts() -> dict[str, int]:
+        return joined.agg(*_row_counts(is_added, is_removed, is_changed)).collect()[0].asDict()
+
+    return RowDiff(
+        rows(is_added, after, new_names),
+        rows(is_removed, before, old_names),
+        rows(is_changed, before, old_names),
+        rows(is_changed, after, new_names),
+        counts,
+    )
+
+
+def _names(frame: "DataFrame", side: str) -> dict[str, str]:
+    return {name: f"{side}{i}" for i, name in enumerate(frame.columns)}
+
+
+def _renamed(frame: "DataFrame", side: str) -> "DataFrame":
+    return frame.toDF(*_names(frame, side).values())
+
+
+def _row_counts(is_added: "Column", is_removed: "Column", is_changed: "Column") -> "list[Column]":
+    return [
+        sf.count_if(is_added).alias("added"),
+        sf.count_if(is_removed).alias("removed"),
+        sf.count_if(is_changed).alias("changed"),
+        sf.count_if(~is_added & ~is_removed & ~is_changed).alias("unchanged"),
+    ]
+
+
+def bad_keys(frame: "DataFrame", names: list[str], key: Sequence[str]) -> BadKeys:
+    """What is wrong with the key, whose columns in the frame are ``names``; a job."""
+    is_null = _has_null(names)
+    groups = frame.groupBy(*names).agg(sf.count(sf.lit(1)).alias("nrow"))
+    bad = groups.where(is_null | (sf.col("nrow") > 1))
+    found = bad.agg(
+        sf.coalesce(sf.sum(sf.when(is_null, sf.col("nrow"))), sf.lit(0)).alias("nulls"),
+        sf.count_if(~is_null).alias("repeated"),
+    ).collect()[0]
+    return found["nulls"], found["repeated"], lambda: examples(bad, names, key)
+
+
+def examples(bad: "DataFrame", names: Sequence[str], key: Sequence[str]) -> list[dict[str, Any]]:
+    """Some keys for an error; a job."""
+    rows: list[Any] = bad.select(*names).limit(EXAMPLES).collect()
+    return [dict(zip(key, row, strict=True)) for row in rows]
+
+
+def _has_null(names: Sequence[str]) -> "Column":
+    return reduce(lambda left, right: left | right, [sf.col(name).isNull() for name in names])
+
+
+def differ(before: "DataFrame", after: "DataFrame", pairs: Sequence[tuple[str, str]]) -> "Column":
+    """Whether two joined rows differ in any of these pairs of columns; null equals null, NaN NaN, 0.0 -0.0."""
+    if not pairs:
+        return sf.lit(False)
+    old, new = (
+        sf.struct(
+            *(
+                _comparable(sf.col(name), frame.schema[name].dataType).alias(f"_{i}")
+                for i, name in enumerate(pair[side] for pair in pairs)
+            )
+        )
+        for side, frame in ((0, before), (1, after))
+    )
+    return ~old.eqNullSafe(new)
+
+
+def _comparable(value: "Column", data_type: spark_types.DataType) -> "Column":
+    """The value with its maps, which Spark does not compare, as arrays of their entries in order."""
+    if not _holds_map(data_type):
+        return value
+    match data_type:
+        case spark_types.MapType():
+            entries = sf.map_entries(value)
+            if _holds_map(data_type.valueType):
+                value_type = data_type.valueType
+                entries = sf.transform(
+                    entries,
+                    lambda entry: sf.struct(entry["key"], _comparable(entry["value"], value_type).alias("value")),
+                )
+            return sf.sort_array(entries)
+        case spark_types.ArrayType():
+            return sf.transform(value, lambda item: _comparable(item, data_type.elementType))
+        case spark_types.StructType():
+            members = [
+                _comparable(value.getField(member.name), member.dataType).alias(member.name)
+                for member in data_type.fields
+            ]
+            return sf.when(value.isNotNull(), sf.struct(*members))
+        case _:
+            raise AssertionError(data_type)
+
+
+def _holds_map(data_type: spark_types.DataType) -> bool:
+    match data_type:
+        case spark_types.MapType():
+            return True
+        case spark_types.ArrayType():
+            return _holds_map(data_type.elementType)
+        case spark_types.StructType():
+            return any(_holds_map(member.dataType) for member in data_type.fields)
+        case _:
+            return False
 
 
 def compare_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> Comparison:
@@ -43,14 +172,17 @@ def compare_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) 
             grouped,
             [(f"before{held['before'].names.index(n)}", f"after{held['after'].names.index(n)}") for n in compared],
         )
-        counts = _counts(is_changed, len(key))
+        names = [f"k{i}" for i in range(len(key))]
+        counts = _counts(is_changed, names)
         found = _row(
             grouped,
             [*counts, *(one for side in SIDES for one in _aggregates(side, held[side], measured[side], of_key=True))],
         )
         for side in SIDES:
-            examples = _examples(grouped, side, key)
-            refuse_bad_keys(side, key, _whole(found, f"{side}_nulls"), _whole(found, f"{side}_repeated"), examples)
+            nulls, repeated = (_whole(found, f"{side}_{what}") for what in ("nulls", "repeated"))
+            nrow = sf.col(f"{side}_rows")
+            bad = grouped.where((nrow > 1) | (_has_null(names) & (nrow > 0)))
+            refuse_bad_keys("key", key, repr(side), (nulls, repeated, lambda bad=bad: examples(bad, names, key)))
         rows = {name: _whole(found, name) for name in ("added", "removed", "changed", "unchanged")}
         founds = dict.fromkeys(SIDES, found)
     else:
@@ -69,8 +201,7 @@ def _plain(frame: "DataFrame", schema: StructType, side: str) -> "DataFrame":
     """The columns of a schema, in its types. Positional names: a user's may hold dots and backticks."""
     types = spark_schema(schema)
     positions = {name: i for i, name in enumerate(frame.columns)}
-    renamed = frame.toDF(*(f"_c{i}" for i in range(len(frame.columns))))
-    return renamed.select(
+    return _renamed(frame, "_c").select(
         *(
             sf.col(f"_c{positions[name]}").cast(types[name].dataType).alias(f"{side}{i}")
             for i, name in enumerate(schema.names)
@@ -100,32 +231,14 @@ def _grouped(frames: Mapping[str, "DataFrame"], held: Mapping[str, StructType], 
     )
 
 
-def _has_null(keys: int) -> "Column":
-    return reduce(lambda left, right: left | right, [sf.col(f"k{i}").isNull() for i in range(keys)])
-
-
-def _counts(is_changed: "Column", keys: int) -> "list[Column]":
-    has_null = _has_null(keys)
+def _counts(is_changed: "Column", names: Sequence[str]) -> "list[Column]":
+    has_null = _has_null(names)
     is_added, is_removed = sf.col("before_rows") == 0, sf.col("after_rows") == 0
-    is_both = ~is_added & ~is_removed
     return [
-        sf.count_if(is_added).alias("added"),
-        sf.count_if(is_removed).alias("removed"),
-        sf.count_if(is_both & is_changed).alias("changed"),
-        sf.count_if(is_both & ~is_changed).alias("unchanged"),
+        *_row_counts(is_added, is_removed, ~is_added & ~is_removed & is_changed),
         *(sf.sum(sf.when(has_null, sf.col(f"{side}_rows"))).alias(f"{side}_nulls") for side in SIDES),
         *(sf.count_if(~has_null & (sf.col(f"{side}_rows") > 1)).alias(f"{side}_repeated") for side in SIDES),
     ]
-
-
-def _examples(grouped: "DataFrame", side: str, key: Sequence[str]) -> Callable[[], list[dict[str, Any]]]:
-    def examples() -> list[dict[str, Any]]:
-        nrow = sf.col(f"{side}_rows")
-        bad = grouped.where((nrow > 1) | (_has_null(len(key)) & (nrow > 0)))
-        rows: list[Any] = bad.select(*(f"k{i}" for i in range(len(key)))).limit(EXAMPLES).collect()
-        return [dict(zip(key, row, strict=True)) for row in rows]
-
-    return examples
 
 
 def _aggregates(side: str, held: StructType, measured: StructType, *, of_key: bool) -> "list[Column]":

@@ -1,7 +1,7 @@
 """Spark rows into a table, by key: one join of keys says which files change, one pass writes them anew."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,17 @@ from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
+from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
+from dagster_versioned.engines.spark.comparison import bad_keys, differ, examples
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import to_arrow
-from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
 from dagster_versioned.engines.upsert import (
-    EXAMPLES,
     Matching,
     Positions,
     Upsert,
-    as_examples,
     deleted_from,
     marked,
     may_stay,
@@ -54,72 +53,102 @@ def merge_frames(
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, matching.key, matching.named)
     merging = _Merging(frame, base, matching, read)
-    new, keys = merging.new, merging.keys
-    refuse_bad_rows(matching, *bad_keys(new, keys, matching.key))
+    new = merging.new
+    refuse_bad_rows(matching, bad_keys(new, merging.keys, matching.key))
+    none = nothing(base.schema)
     if not base.files:
         written = write(new.toDF(*base.schema.names))
-        return Upsert(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
-    unchanged = Upsert(frozenset(), nothing(base.schema), StagedParts(nothing(base.schema), ()), 0, 0)
+        return Upsert(frozenset(), none, written, written.contents.nrow, 0)
+    unchanged = Upsert(frozenset(), none, StagedParts(none, ()), 0, 0)
     given = new.count() if matching.given is None else matching.given.nrow
     if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
         return unchanged
     with kept(merging.joined()) as joined:
-        by_file = joined.groupBy(_FILE).agg(
-            sf.count_if(sf.col(_MATCHED)).alias("matched"),
-            sf.count_if(sf.col(_MATCHED) & sf.col(_DIFFERS)).alias("changed"),
-            sf.count_if(~sf.col(_MATCHED)).alias("alone"),
-        )
-        found = by_file.collect()
-        matched, updated, removed = (sum(row[name] for row in found) for name in ("matched", "changed", "alone"))
-        _check_table(joined, keys, matching, matched)
-        going = {row[_FILE]: row["changed"] + row["alone"] for row in found if row["changed"] or row["alone"]}
-        deleted = _deleted(joined, base, going) if vectors and not matching.rewrite else {}
-        replaced = list(range(len(base.files))) if matching.rewrite else sorted(going.keys() - deleted.keys())
-        inserted = given - matched
+        matches = _matches(joined, merging.keys, matching)
+        deleted = _deleted(joined, base, matches.going) if vectors and not matching.rewrite else {}
+        replaced = list(range(len(base.files))) if matching.rewrite else sorted(matches.going.keys() - deleted.keys())
+        inserted = given - matches.matched
         if not replaced and not deleted and not inserted:
             return unchanged
-        rows = new
-        if matched > updated:  # What equals a row of a file that stays is in it already.
-            there = joined.where(~sf.col(_DIFFERS))
-            there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
-            rows = new.join(there.select(*keys), keys, "left_anti").select(*new.columns)
         gone: list[DataFrame] = []
         if deleted:
             gone.append(merging.those(merging.stored(deleted), joined.where(sf.col(_DIFFERS)), "left_semi"))
-        if replaced:
-            old = merging.stored(replaced)
+        old = merging.stored(replaced) if replaced else None
+        if old is not None:
             gone.append(old)
-            rows = merging.those(old, joined, "left_anti").unionByName(rows)
-        before = nothing(base.schema)
+        before = none
         if gone and not matching.rewrite:
-            before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*base.schema.names), base.schema)
-        written = write(rows.toDF(*base.schema.names))
-
-    def changes() -> StagedParts:
-        differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
-        feed = {
-            "update_postimage": new.join(differing.select(*keys), keys, "left_semi"),
-            "insert": new.join(joined.where(sf.col(_MATCHED)).select(*keys), keys, "left_anti"),
-        }
-        if going:
-            old = merging.stored(going)
-            feed["update_preimage"] = merging.those(old, differing, "left_semi")
-            feed["delete"] = merging.those(old, joined.where(~sf.col(_MATCHED)), "left_semi")
-        frames = [
-            rows.select(*new.columns).toDF(*base.schema.names).withColumn(CHANGE_TYPE, sf.lit(kind))
-            for kind, rows in feed.items()
-        ]
-        return write(reduce(lambda one, other: one.unionAll(other), frames))
-
+            before = measure(_together(gone).toDF(*base.schema.names), base.schema)
+        written = write(_written(merging, matches, replaced, old).toDF(*base.schema.names))
     return Upsert(
         frozenset(base.files[i].key for i in replaced),
         before,
         written,
         inserted,
-        updated,
-        removed,
+        matches.updated,
+        matches.removed,
         deleted={base.files[i].key: positions for i, positions in deleted.items()},
-        changes=changes if writes_feed else None,
+        changes=(lambda: write(_feed(merging, matches, base.schema.names))) if writes_feed else None,
+    )
+
+
+def _together(frames: "Iterable[DataFrame]") -> "DataFrame":
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """The rows of `_Merging.joined`, counted: those with a key of the frame, those of them that say something else, and
+    those that go without one; by file, how many go."""
+
+    joined: "DataFrame"
+    matched: int
+    updated: int
+    removed: int
+    going: Mapping[int, int]
+
+
+def _matches(joined: "DataFrame", keys: list[str], matching: Matching) -> _Matches:
+    """Raises `InvalidInput` where several rows of the table have a key of the frame."""
+    by_file = joined.groupBy(_FILE).agg(
+        sf.count_if(sf.col(_MATCHED)).alias("matched"),
+        sf.count_if(sf.col(_MATCHED) & sf.col(_DIFFERS)).alias("changed"),
+        sf.count_if(~sf.col(_MATCHED)).alias("alone"),
+    )
+    found = by_file.collect()
+    matched, updated, removed = (sum(row[name] for row in found) for name in ("matched", "changed", "alone"))
+    if matched:
+        several = joined.where(_MATCHED).groupBy(*keys).count().where("count > 1").select(*keys)
+        refuse_repeated_in_table(matching, several.count(), lambda: examples(several, keys, matching.key))
+    going = {row[_FILE]: row["changed"] + row["alone"] for row in found if row["changed"] or row["alone"]}
+    return _Matches(joined, matched, updated, removed, going)
+
+
+def _written(merging: "_Merging", matches: _Matches, replaced: Sequence[int], old: "DataFrame | None") -> "DataFrame":
+    """The rows of new files: what stays of ``old``, the rows of files that are replaced, and what the frame brings."""
+    new, keys, joined = merging.new, merging.keys, matches.joined
+    rows = new
+    if matches.matched > matches.updated:  # What equals a row of a file that stays is in it already.
+        there = joined.where(~sf.col(_DIFFERS))
+        there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
+        rows = new.join(there.select(*keys), keys, "left_anti").select(*new.columns)
+    return rows if old is None else merging.those(old, joined, "left_anti").unionByName(rows)
+
+
+def _feed(merging: "_Merging", matches: _Matches, names: Sequence[str]) -> "DataFrame":
+    """What was inserted, updated and removed, with a column that says which."""
+    new, keys, joined = merging.new, merging.keys, matches.joined
+    differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
+    feed = {
+        "update_postimage": new.join(differing.select(*keys), keys, "left_semi"),
+        "insert": new.join(joined.where(sf.col(_MATCHED)).select(*keys), keys, "left_anti"),
+    }
+    if matches.going:
+        old = merging.stored(matches.going)
+        feed["update_preimage"] = merging.those(old, differing, "left_semi")
+        feed["delete"] = merging.those(old, joined.where(~sf.col(_MATCHED)), "left_semi")
+    return _together(
+        rows.select(*new.columns).toDF(*names).withColumn(CHANGE_TYPE, sf.lit(kind)) for kind, rows in feed.items()
     )
 
 
@@ -140,7 +169,7 @@ class _Merging:
         self.new = frame.select(*(_as_stored(frame, field) for field in base.schema.fields)).toDF(*names.values())
         self._units: DataFrame | None = None
         if matching.on:
-            gone = matching.gone.select(*map(_column, matching.on)).toDF(*self.on)
+            gone = matching.gone.select(*map(quoted, matching.on)).toDF(*self.on)
             self._units = self.new.select(*self.on).unionAll(gone).distinct()
 
     def stored(self, numbers: Iterable[int]) -> "DataFrame":
@@ -196,7 +225,7 @@ class _Merging:
         found = [stored.join(self.new.select(*self.keys), self.keys, "left_semi")]
         if self._units is not None:
             found.append(stored.join(self._units, self.on, "left_semi"))
-        files = reduce(lambda one, other: one.unionAll(other), (rows.select(_FILE) for rows in found))
+        files = _together(rows.select(_FILE) for rows in found)
         return sorted(row[0] for row in files.distinct().collect())
 
 
@@ -206,16 +235,12 @@ def _all(conditions: "Iterable[Column]") -> "Column":
 
 def _as_stored(frame: "DataFrame", field: StructField) -> "Column":
     """A column of the frame; the members of a struct, which go by place in Spark, in the order of the table."""
-    value = _column(field.name)
+    value = quoted(field.name)
     held: Any = frame.schema[field.name].dataType
     if not isinstance(field.type, StructType) or held.fieldNames() == list(field.type.names):
         return value
     members = [value.getField(name).alias(name) for name in field.type.names]
     return sf.when(value.isNotNull(), sf.struct(*members)).alias(field.name)
-
-
-def _column(name: str) -> "Column":
-    return sf.col(f"`{name.replace('`', '``')}`")
 
 
 def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dict[int, Positions]:
@@ -227,18 +252,6 @@ def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dic
     files, rows = (found.column(i).to_numpy() for i in range(2))
     lost = {i: deleted_from(base, base.files[i], rows[files == i].astype(np.int64)) for i in staying}
     return {i: positions for i, positions in lost.items() if positions is not None}
-
-
-def _check_table(joined: "DataFrame", keys: list[str], matching: Matching, matched: int) -> None:
-    several = joined.where(_MATCHED).groupBy(*keys).count().where("count > 1").select(*keys)
-    if matched:
-        repeated = several.count()
-        refuse_repeated_in_table(matching, repeated, lambda: _examples(several, matching.key))
-
-
-def _examples(rows: "DataFrame", key: Sequence[str]) -> str:
-    found: list[Any] = rows.limit(EXAMPLES).collect()
-    return as_examples([dict(zip(key, row, strict=True)) for row in found])
 
 
 def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
@@ -258,7 +271,7 @@ def tallied_together(
         return tallied(batches, schema, key)
 
     with run_by_executors(frame.sparkSession):
-        columns = [_column(name) for name in schema.names]
+        columns = [quoted(name) for name in schema.names]
         positional = frame.select(*columns).toDF(*(f"_c{i}" for i in range(len(columns))))
         reports = [
             TaskReport.from_bytes(bytes(row[0]))

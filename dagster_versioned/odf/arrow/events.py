@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import DataType, StructField, StructType, schema_to_arrow, type_to_arrow
 from dagster_versioned.engines import conform
+from dagster_versioned.engines.comparison import EXAMPLES
 from dagster_versioned.engines.frames import in_memory, stream
 from dagster_versioned.engines.sql import arrow_rows, database, register
-from dagster_versioned.engines.upsert import EXAMPLES
 from dagster_versioned.odf.event_sql import (
     EVENTS,
     GIVEN,

@@ -1,18 +1,23 @@
-"""Writing any Delta table from pyarrow, pandas and Polars."""
+"""Writing any Delta table, by the engine of the frame or, where there is none, of the session.
+
+A Spark frame, or a ``session`` of Spark, has the session's executors read and write the files: they reach the table
+themselves; on S3 with credentials of their own, or ``profile``. All else is done here, over Arrow.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.commands import Applied, Mode, Provenance, SchemaMode
-from dagster_versioned.delta_tables.dml import Assignments, Clause
+from dagster_versioned.delta_tables.dml import Assignments, Clause, RowEngine
+from dagster_versioned.engines.dispatch import is_spark_frame
 from dagster_versioned.storage import open_store
 
-_ENGINE = ArrowRowEngine()
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def create_delta(
@@ -34,7 +39,7 @@ def create_delta(
     """
     columns = schema if isinstance(schema, StructType) else schema_from_arrow(schema)
     return commands.create(
-        _ENGINE,
+        _engine(None),
         open_store(uri, profile=profile),
         columns,
         partition_by=partition_by,
@@ -77,7 +82,7 @@ def write_delta(
     `CommitConflict`; nothing is left behind then.
     """
     return commands.write(
-        _ENGINE,
+        _engine_of(data),
         open_store(uri, profile=profile),
         data,
         mode=mode,
@@ -95,6 +100,7 @@ def delete_from(
     uri: str,
     where: str | None = None,
     *,
+    session: "SparkSession | None" = None,
     app_id: str | None = None,
     version: int | None = None,
     user_metadata: str | None = None,
@@ -105,7 +111,7 @@ def delete_from(
     Raises as `write_delta`, and `TableNotFound`.
     """
     provenance = Provenance.of(app_id, version, user_metadata)
-    return commands.delete(_ENGINE, open_store(uri, profile=profile), where, provenance=provenance)
+    return commands.delete(_engine(session), open_store(uri, profile=profile), where, provenance=provenance)
 
 
 def update_delta(
@@ -113,6 +119,7 @@ def update_delta(
     set: Assignments,  # noqa: A002 - as SQL calls it
     where: str | None = None,
     *,
+    session: "SparkSession | None" = None,
     app_id: str | None = None,
     version: int | None = None,
     user_metadata: str | None = None,
@@ -120,7 +127,7 @@ def update_delta(
 ) -> Applied:
     """Give columns new values, SQL expressions over the old ones, where ``where`` is true. Raises as `delete_from`."""
     provenance = Provenance.of(app_id, version, user_metadata)
-    return commands.update(_ENGINE, open_store(uri, profile=profile), set, where, provenance=provenance)
+    return commands.update(_engine(session), open_store(uri, profile=profile), set, where, provenance=provenance)
 
 
 def merge_delta(
@@ -140,22 +147,41 @@ def merge_delta(
     ``schema_mode`` ``merge`` adds the source's columns to the table where a clause takes ``"all"``. Raises as
     `delete_from`, and `InvalidInput` where one row of the table would be changed by two rows of the source.
     """
-    provenance = Provenance.of(app_id, version, user_metadata)
-    return commands.merge(
-        _ENGINE, open_store(uri, profile=profile), source, on, clauses, schema_mode, provenance=provenance
-    )
+    store, provenance = open_store(uri, profile=profile), Provenance.of(app_id, version, user_metadata)
+    return commands.merge(_engine_of(source), store, source, on, clauses, schema_mode, provenance=provenance)
 
 
 def optimize_delta(
-    uri: str, where: str | None = None, *, order_by: Sequence[str] = (), profile: str | None = None
+    uri: str,
+    where: str | None = None,
+    *,
+    order_by: Sequence[str] = (),
+    session: "SparkSession | None" = None,
+    profile: str | None = None,
 ) -> Applied:
     """Join small files and apply deletion vectors, in the partitions that ``where`` chooses; no row changes.
 
     Files are sorted by ``order_by``, else by the columns that the table is clustered by. Raises as `delete_from`.
     """
-    return commands.optimize(_ENGINE, open_store(uri, profile=profile), where, order_by)
+    return commands.optimize(_engine(session), open_store(uri, profile=profile), where, order_by)
 
 
-def add_constraint(uri: str, name: str, check: str, *, profile: str | None = None) -> Applied:
+def add_constraint(
+    uri: str, name: str, check: str, *, session: "SparkSession | None" = None, profile: str | None = None
+) -> Applied:
     """Have every row satisfy a SQL condition from now on. Raises `InvalidInput` where one does not already."""
-    return commands.add_constraint(_ENGINE, open_store(uri, profile=profile), name, check)
+    return commands.add_constraint(_engine(session), open_store(uri, profile=profile), name, check)
+
+
+def _engine_of(frame: Any) -> RowEngine:
+    return _engine(frame.sparkSession if is_spark_frame(frame) else None)
+
+
+def _engine(session: "SparkSession | None") -> RowEngine:
+    if session is not None:
+        from dagster_versioned.delta_tables.spark.row_engine import SparkRowEngine
+
+        return SparkRowEngine(session)
+    from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
+
+    return ArrowRowEngine()
