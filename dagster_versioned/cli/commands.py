@@ -63,6 +63,7 @@ def takes_options(run: Callable[..., None], own: Iterable[inspect.Parameter]) ->
         *(p.replace(kind=kind) for p in own),
         *(inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _EVERYWHERE.items()),
     ]
+    # What typer declares options by; type checkers do not know that a function has it.
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
 

@@ -87,6 +87,7 @@ def parents_by_partition(
     own = None if project.environment is None else project.environment.name
 
     def seen_from_here(upstream: Upstream) -> Upstream:
+        # Users hand over names or tables, whatever the annotation says.
         if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(
                 f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
