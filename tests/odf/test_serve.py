@@ -51,6 +51,14 @@ def rest(one: socket.socket) -> bytes:
     return found
 
 
+def test_a_server_that_was_closed_before_it_served_serves_nothing_and_says_nothing(tmp_path: Path):
+    with server(LocalStore(tmp_path), port=0) as made:
+        address = made.server_address
+    made.serve_forever()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

@@ -5,6 +5,7 @@ import math
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -60,6 +61,8 @@ class DatasetServer:
 
     def __init__(self, door: Door, app: Starlette) -> None:
         self._door = door
+        self._claim = threading.Lock()
+        """Who has it first serves and closes the door in the end, or closes it unserved."""
         self.config = uvicorn.Config(
             app,
             loop="asyncio",
@@ -82,7 +85,12 @@ class DatasetServer:
 
     def serve_forever(self) -> None:
         """Answer until `shutdown`, or until a signal comes, which is raised once connections are closed."""
-        self._server.run(sockets=[self._door])
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            self._server.run(sockets=[self._door])
+        finally:
+            self._door.close()
 
     def shutdown(self) -> None:
         """Have it end, soon; from any thread."""
@@ -93,8 +101,8 @@ class DatasetServer:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-        if not self._server.started:
-            self._door.close()  # else the server does, in its own thread
+        if self._claim.acquire(blocking=False):
+            self._door.close()
 
 
 def server(
