@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from rounds import print_ratios, ratio
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 WRITERS = 16
 

@@ -24,12 +24,12 @@ from frame_of_seven import spark_session, write_rows
 from rounds import alternate, cpu_seconds, print_ratios, ratio
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager
+from dagster_versioned.branches.environments import create_environment, drop_environment
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.promotion_write import Verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.sensors.forecast import forecast
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.environments import create_environment, drop_environment
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
-from dagster_versioned.tables.write.promotion import Verify
 
 COMMITS = 50
 

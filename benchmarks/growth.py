@@ -168,7 +168,7 @@ def _checkpoints(store: ObjectStore) -> list[str]:
 OPEN = """
 import sys
 from pathlib import Path
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 table = Project.open("BENCH", sys.argv[1]).table(sys.argv[2])
 kept = table.files() if sys.argv[3] == "head" else table.history()
 print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))

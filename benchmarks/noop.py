@@ -15,9 +15,9 @@ from typing import Any
 from frame_of_seven import spark_session, write_rows
 from rounds import numbered, print_ratios, ratio
 
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
-from dagster_versioned.tables.project import Project
 
 
 def rounds_of(frame: Any, rounds: int, root: str, *, quick: bool) -> tuple[float, float, int]:

@@ -21,11 +21,11 @@ import pyarrow as pa
 from rounds import alternate, print_ratios, ratio
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper, Verb
 from dagster_versioned.tables import state
 from dagster_versioned.tables.computations import document_key
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.write.pending import Computing
 
 ROWS = pa.table({"value": [1]})

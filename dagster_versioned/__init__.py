@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.io_managers.publication import publish_checked as publish_checked
     from dagster_versioned.io_managers.publication_sensor import build_publication_sensor as build_publication_sensor
     from dagster_versioned.odf.event_table import EventTable as EventTable
+    from dagster_versioned.projects.project import Project as Project
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
@@ -70,7 +71,6 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.external import ExternalTable as ExternalTable
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.partitioning import Partitioning as Partitioning
-    from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
@@ -112,7 +112,7 @@ _HOME = {
     "OpenLineageResource": "dagster_versioned.io_managers.open_lineage",
     "OneDefinition": "dagster_versioned.checks.one_definition",
     "Partitioning": "dagster_versioned.tables.partitioning",
-    "Project": "dagster_versioned.tables.project",
+    "Project": "dagster_versioned.projects.project",
     "ProjectResource": "dagster_versioned.resources.project",
     "ReuseIsHonest": "dagster_versioned.checks.reuse",
     "RowCountDrift": "dagster_versioned.checks.row_count",

@@ -11,9 +11,9 @@ from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, steps_of
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.publication.view import view
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_of
 from dagster_versioned.tables.options import METADATA_KEY
-from dagster_versioned.tables.parked.view import view
 from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dagster_versioned.odf.ingest.declare import declare, declared_history, even
 from dagster_versioned.odf.ingest.fetch import MAX_BYTES
 from dagster_versioned.odf.ingest.poll import Ingested, Polling, Watermark, poll
 from dagster_versioned.odf.manifest import read_snapshot
+from dagster_versioned.projects.project import Project
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 OURS = "dagster_versioned"

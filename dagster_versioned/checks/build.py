@@ -16,8 +16,8 @@ from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy
 from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.errors import GovernanceError, InvalidInput, StorageError, VersionedError
+from dagster_versioned.projects.project import Project
 from dagster_versioned.resources.project import ProjectResource
-from dagster_versioned.tables.project import Project
 
 DEFAULT_CHECKS: tuple[VersionCheck, ...] = (
     HeadIntegrity(),

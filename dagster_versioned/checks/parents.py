@@ -12,8 +12,8 @@ from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.identity.version import On, require_on
+from dagster_versioned.projects.staleness import SHORT, CellHead, Need, TableHeads, TableKey, find
 from dagster_versioned.tables.documents.head import partition_head
-from dagster_versioned.tables.staleness import SHORT, CellHead, Need, TableHeads, TableKey, find
 from dagster_versioned.tables.table import open_table
 
 

@@ -15,8 +15,8 @@ from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, m
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.branches.environments import Written
     from dagster_versioned.tables.environment.fork import Fork
-    from dagster_versioned.tables.environments import Written
 
 command = Commands("Environments")
 
@@ -36,8 +36,8 @@ def create(
     if_absent: Annotated[bool, flag("--if-absent", "Leave one of that name as it is, which else is an error.")] = False,
 ) -> None:
     """Fork every table of the project at this moment, under a name. Copies no row."""
+    from dagster_versioned.branches.environments import create_environment
     from dagster_versioned.tables.environment.registry import names_of, read_environment
-    from dagster_versioned.tables.environments import create_environment
 
     project = session.production()
     if if_absent and name in names_of(project.store):
@@ -70,8 +70,8 @@ def ls(session: Session) -> None:
 @command("env show pr-142", "env show pr-142 --json")
 def show(session: Session, name: EnvironmentName) -> None:
     """Show what an environment began with, and what was written in it since."""
+    from dagster_versioned.branches.environments import written_in
     from dagster_versioned.tables.environment.registry import document_of
-    from dagster_versioned.tables.environments import written_in
 
     production = session.production()
     document, _ = document_of(production.store, production.name, name)
@@ -132,9 +132,9 @@ def diff(
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
+    from dagster_versioned.branches.diff import Reading, differences
     from dagster_versioned.cli.environment_diff import difference_document, difference_parts, markdown_of
-    from dagster_versioned.tables.downstream import downstream
-    from dagster_versioned.tables.environment_diff import Reading, differences
+    from dagster_versioned.projects.downstream import downstream
 
     if session.json and notation is not Notation.TEXT:
         raise InvalidInput("--json and --format are two notations. Nothing was compared. Give one of them.")
@@ -180,7 +180,7 @@ def export(
     dry_run: DryRun = False,
 ) -> None:
     """Copy what was written in an environment to a project of its own, for every reader. Run again, it goes on."""
-    from dagster_versioned.tables.export import export_environment
+    from dagster_versioned.branches.export import export_environment
 
     if every and table:
         raise InvalidInput("--all and --table are two choices of tables. Nothing was written. Give one of them.")
@@ -227,7 +227,7 @@ def rebase(session: Session, name: EnvironmentName, apply: Apply = False) -> Exi
 
     A dry run unless --apply is given. Exit code 1: some of the environment is left, to be computed anew in it.
     """
-    from dagster_versioned.tables.rebase import rebase_environment
+    from dagster_versioned.branches.rebase import rebase_environment
 
     project = session.production()
     report = rebase_environment(project, name, dry_run=not apply, by=project.author)
@@ -258,7 +258,7 @@ def rebase(session: Session, name: EnvironmentName, apply: Apply = False) -> Exi
 @command("env drop pr-142", "env drop pr-142 --apply")
 def drop(session: Session, name: EnvironmentName, apply: Apply = False) -> None:
     """Delete an environment, and what was written in it; production is untouched. A dry run unless --apply is given."""
-    from dagster_versioned.tables.environments import drop_environment, size_of
+    from dagster_versioned.branches.environments import drop_environment, size_of
 
     project = session.production()
     size = drop_environment(project, name) if apply else size_of(project, name)

@@ -9,11 +9,11 @@ from dagster_versioned.cli.documents import cell
 from dagster_versioned.cli.terminal import Table, counted, minute
 
 if TYPE_CHECKING:
+    from dagster_versioned.branches.diff import Difference
     from dagster_versioned.engines.comparison import ColumnStatistics, Extreme
+    from dagster_versioned.projects.downstream import Cell
     from dagster_versioned.tables.diff import ColumnChange
-    from dagster_versioned.tables.downstream import Cell
     from dagster_versioned.tables.environment.fork import Fork
-    from dagster_versioned.tables.environment_diff import Difference
 
     Sides = tuple[ColumnStatistics, ColumnStatistics]
 

@@ -137,7 +137,7 @@ def copy(
     They take the places of those with the same ids; the next run there computes what it lacks, and nothing of these.
     """
     from dagster_versioned.features.copy_samples import copy_samples
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.projects.project import Project
 
     source = session.open()
     target = Project.open(to_project or source.name, to, profile=session.profile, author=session.author)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
     from dagster_versioned.features.graph_diff import GraphDiff
     from dagster_versioned.features.lock import FeatureLock
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.projects.project import Project
 
 command = Commands("Features")
 

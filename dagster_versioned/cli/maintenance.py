@@ -25,9 +25,9 @@ from dagster_versioned.cli.terminal import Table, confirm, counted, human_size, 
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.history import Version
     from dagster_versioned.tables.maintenance.collect import CollectionReport
-    from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.table import VersionedTable
 
 command = Commands("Maintain")

@@ -14,7 +14,7 @@ from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFoun
 
 if TYPE_CHECKING:
     from dagster_versioned.governance.version_mirror import MirrorReport, VersionMirror
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.table import VersionedTable
     from dagster_versioned.tables.verify import VerifyReport
 

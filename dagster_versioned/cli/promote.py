@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from dagster_versioned.assets.code_location import CodeLocation
+    from dagster_versioned.branches.promote import Half, LeftCell, PromotionReport
+    from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.history import Version
-    from dagster_versioned.tables.project import Project
-    from dagster_versioned.tables.promote import Half, LeftCell, PromotionReport
 
 command = Commands("Environments")
 
@@ -112,7 +112,7 @@ def _promote(
     locations: "Sequence[CodeLocation]",
     with_instance: bool,
 ) -> ExitCode | None:
-    from dagster_versioned.tables.promote import promote as promote_environment
+    from dagster_versioned.branches.promote import promote as promote_environment
 
     project = session.production()
     check, instance = _checks(project, locations, with_instance)
@@ -165,7 +165,7 @@ def _show(session: Session, report: "PromotionReport", half: "Half | None", appl
 
 
 def _abandon(session: Session, name: str, apply: bool) -> None:
-    from dagster_versioned.tables.open_promotion import abandon_promotion
+    from dagster_versioned.branches.open_promotion import abandon_promotion
 
     promotion = abandon_promotion(session.production(), name, dry_run=not apply)
     what = f"The promotion of {name}, open since {promotion.opened}," if promotion else "What is no promotion"

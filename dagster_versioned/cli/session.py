@@ -13,7 +13,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.governance.connect import Governance
     from dagster_versioned.governance.registry import Registry
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.table import VersionedTable
 
 
@@ -49,9 +49,9 @@ class Session:
 
         Raises `InvalidInput` where neither is given, or name and location do not fit, and `GovernanceError`.
         """
+        from dagster_versioned.projects.project import Project
         from dagster_versioned.storage.opening import open_store
         from dagster_versioned.tables.documents.manifest import recorded_project
-        from dagster_versioned.tables.project import Project
 
         if self.governance:
             if not self.project:

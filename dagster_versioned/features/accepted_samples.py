@@ -23,9 +23,9 @@ from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_heads import sample_heads
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,11 @@ from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_heads import SampleHead, sample_heads
 from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.documents.parked_draft import refuse_parked
 from dagster_versioned.tables.environment.registry import names_of
-from dagster_versioned.tables.environments import names_written_in
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.maintenance.protection import kept_as
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.upstream import Upstream
 
@@ -241,7 +240,7 @@ def _everywhere(samples: _Samples, table: VersionedTable) -> tuple[_Samples, lis
     own: dict[str, list[tuple[Version, UpstreamFiles]]] = {}
     for name in names_of(project.store) if project.environment is None else ():
         inside = project.in_environment(name)
-        if inside.environment is not None and table.name in names_written_in(inside.environment):
+        if inside.environment is not None and table.name in inside.environment.written_names():
             after = inside.environment.forked_at(table.name)
             own[name] = list(_versions(VersionedTable(inside, table.name), after))
     found = samples.as_found_in(chain(_versions(table), *own.values()))

@@ -22,9 +22,9 @@ from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.metaxy_store import MetaxyStore
 from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 
 
 @dataclass(frozen=True, slots=True)

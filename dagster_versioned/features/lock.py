@@ -27,7 +27,7 @@ from dagster_versioned.features.snapshots import (
     snapshot_bytes,
 )
 from dagster_versioned.identity.canonical import canonical_json
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 FILE_NAME = "features.lock"
 

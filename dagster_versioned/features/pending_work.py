@@ -30,8 +30,8 @@ from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.resolve import sample_plan
 from dagster_versioned.features.upstream_files import UpstreamFiles, is_own, table_of
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 Certainty = Literal["exact", "at most", "unknown"]

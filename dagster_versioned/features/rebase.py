@@ -23,8 +23,8 @@ from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.snapshots import GraphHistory, Push
 from dagster_versioned.features.upstream_files import is_own, table_of
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.upstream import Upstream
 
 Compute = Callable[[Increment[pa.Table]], Any]

@@ -42,8 +42,8 @@ from dagster_versioned.identity.reference import (
     TagName,
     parse_reference,
 )
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.backoff import RACE, RACES
-from dagster_versioned.tables.project import Project
 
 FOLDER = ".metadata/feature-graphs"
 """Where snapshots and pushes lie, below a project's data folder."""

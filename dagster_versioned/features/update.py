@@ -12,10 +12,10 @@ from dagster_versioned.features.feature_table import FeatureTable, Resolved
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.write import WriteResult

@@ -10,9 +10,9 @@ from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
 

@@ -22,7 +22,7 @@ from dagster_versioned.storage.opening import open_store
 
 if TYPE_CHECKING:  # a reader needs no git
     from dagster_versioned.governance.registry import Registry
-    from dagster_versioned.tables.project import Project
+    from dagster_versioned.projects.project import Project
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -141,7 +141,7 @@ class Governance:
         self, name: str, place: Location, *, author: str | None = None, access: Access | None = None
     ) -> "Project":
         """The project at the place that `documents` named; nothing is asked again before it writes."""
-        from dagster_versioned.tables.project import Project
+        from dagster_versioned.projects.project import Project
 
         placement_authority = GovernedPlacement(self, name, place, access or self.access)
         return Project(

@@ -14,8 +14,8 @@ from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.errors import GovernanceError, InvalidInput, MethodRefused
 from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.documents import DEFAULT_DISPATCH
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.choose import VersionLike
-from dagster_versioned.tables.project import Project
 
 ALLOWED_VARIABLE = "DAGSTER_VERSIONED_ALLOWED_METHODS"
 """Environment variable with the dotted names, separated by commas, that dispatch documents may name here."""

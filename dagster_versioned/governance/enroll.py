@@ -16,11 +16,11 @@ from dagster_versioned.governance.mirror import Difference, GovernanceStore
 from dagster_versioned.governance.place import same_place
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.identity.names import DATA_FOLDER
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.documents.manifest import recorded_project
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark
 
 

@@ -24,11 +24,11 @@ from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import GovernanceError, InvalidName, UnsupportedFeature
 from dagster_versioned.governance.governance_marker import MARKER_KEY
 from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, head_key, read_head
 from dagster_versioned.tables.pins import PINS_KEY
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import (
     MARK_KEY,
     MOVE,

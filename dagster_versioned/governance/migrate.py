@@ -41,13 +41,13 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import check_apart, clear, objects, same_place
 from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.identity.names import DATA_FOLDER
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
 from dagster_versioned.tables.document import is_dropped
 from dagster_versioned.tables.environment.registry import refuse_environments
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import (
     MARK_KEY,
     MarkState,

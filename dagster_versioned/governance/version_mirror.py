@@ -34,8 +34,8 @@ from dagster_versioned.governance.version_documents import (
     table_documents,
 )
 from dagster_versioned.identity.names import table_name
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import History, Version
-from dagster_versioned.tables.project import Project
 
 logger = logging.getLogger("dagster_versioned")
 

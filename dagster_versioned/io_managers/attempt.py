@@ -13,11 +13,11 @@ import dagster as dg
 from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventData, StepEventStatus
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
+from dagster_versioned.publication.guard import heed_reads
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.unpublished import heed_reads
 from dagster_versioned.tables.upstream import Upstream
 
 if TYPE_CHECKING:

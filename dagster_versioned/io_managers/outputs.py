@@ -39,11 +39,11 @@ from dagster_versioned.io_managers.parents import parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.transform import Derivation
+from dagster_versioned.publication.park import Parked, park
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parked.park import Parked, park
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult

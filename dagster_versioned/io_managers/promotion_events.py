@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from dagster_versioned.branches.promote import PromotionReport
 from dagster_versioned.dagster_internals import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
@@ -9,9 +10,8 @@ from dagster_versioned.dagster_internals import (
     INPUT_EVENT_PREFIX,
 )
 from dagster_versioned.io_managers.materialization import METADATA_SHA_KEY, table_metadata, version_metadata
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import PromotionReport
 from dagster_versioned.tables.write.write import WriteResult
 
 PROMOTED_KEY = "dagster_versioned/promoted_from"

@@ -27,11 +27,11 @@ from dagster_versioned.errors import VersionedError
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.promotion_events import tags_of
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.publish import Hindrance, Publication, PublicationReport, publish_drafts
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parked.publish import Hindrance, Publication, PublicationReport, publish_drafts
 from dagster_versioned.tables.partitioning import shown
-from dagster_versioned.tables.project import Project
 
 WHOLE_KEY = "dagster_versioned/whole_table"
 """Metadata of a check's spec: it looks at all of the table, so it is of no use once other rows have moved."""

@@ -18,8 +18,8 @@ from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.storage.location import Location
 
 if TYPE_CHECKING:
+    from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.external import ExternalTable
-    from dagster_versioned.tables.project import Project
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
@@ -156,7 +156,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return self.governance.governance().project(
                 name, location=location, author=author, profile=profile, credentials=credentials
             )
-        from dagster_versioned.tables.project import Project
+        from dagster_versioned.projects.project import Project
 
         assert location is not None  # the validator of a project without governance
         return Project.open(name, location, profile=profile, credentials=credentials, author=author)

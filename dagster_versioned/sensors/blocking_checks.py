@@ -25,8 +25,8 @@ from dagster_versioned.dagster_internals import (
     AssetCheckExecutionRecordStatus,
     partition_of,
 )
+from dagster_versioned.projects.staleness import SHORT, cell_text
 from dagster_versioned.sensors.runs import CLOCKS
-from dagster_versioned.tables.staleness import SHORT, cell_text
 
 T = TypeVar("T")
 

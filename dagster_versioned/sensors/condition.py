@@ -10,12 +10,12 @@ import orjson
 from dagster_versioned.dagster_internals import AssetGraph, AssetGraphView, AssetKeyPartitionKey
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, require_on
+from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of
 from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
 from dagster_versioned.sensors.watch import Watch
-from dagster_versioned.tables.staleness import StaleCell
 
 
 def version_changed(

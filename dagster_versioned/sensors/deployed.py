@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import cell_text
 from dagster_versioned.sensors.graph import all_units_of
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import cell_text
 
 _SHOWN = 10
 

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 
 from dagster_versioned.errors import TableNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import CellHead, TableHeads
 from dagster_versioned.sensors.heads import HeadChanges, ProjectHeads
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import CellHead, TableHeads
 
 logger = logging.getLogger("dagster_versioned")
 

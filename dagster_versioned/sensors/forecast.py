@@ -15,6 +15,8 @@ from dagster_versioned.dagster_internals import is_in_user_code
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.identity.version import On, Scope
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import SHORT, Need, StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.condition import VersionChanged
 from dagster_versioned.sensors.external import ExternalHeads
@@ -27,8 +29,6 @@ from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KE
 from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import SHORT, Need, StaleCell
 
 Condition = dg.AutomationCondition[Any]
 

@@ -13,8 +13,8 @@ from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.projects.staleness import Missing
 from dagster_versioned.tables.options import METADATA_KEY
-from dagster_versioned.tables.staleness import Missing
 
 SOURCE_KEY = "dagster_versioned/source"
 """Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""

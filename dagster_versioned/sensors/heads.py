@@ -15,6 +15,8 @@ from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import CellHead, TableHeads
 from dagster_versioned.tables.documents.head import (
     EMPTY,
     HEADS_FOLDER,
@@ -29,9 +31,7 @@ from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.pins import PINS_KEY, Pin
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark
-from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, TableRecord
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from dagster_versioned.tables.staleness import StaleCell, cell_text
+from dagster_versioned.projects.staleness import StaleCell, cell_text
 
 Cell = tuple[str, str | None]
 """A unit (assets that run together) or an upstream by name, and a partition of it."""

@@ -11,12 +11,12 @@ from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY,
 from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.dagster_internals import DATA_VERSION_TAG, CoercibleToAssetKey, CoercibleToAssetSelection
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import CellHead
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import SOURCE_KEY
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.tables.external import ExternalTable, external_location
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import CellHead
 
 MOST_EVENTS = 500
 """Observations of one tick; the rest follows on later ticks."""

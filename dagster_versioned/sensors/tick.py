@@ -16,6 +16,7 @@ from dagster_versioned.dagster_internals import (
 )
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, Scope
+from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import Unit, left_out, nothing_to_watch, some, units_of
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
@@ -28,7 +29,6 @@ from dagster_versioned.sensors.runs import (
     RunsTried,
 )
 from dagster_versioned.sensors.watch import Seen, Watch
-from dagster_versioned.tables.staleness import StaleCell
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""

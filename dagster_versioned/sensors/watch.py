@@ -15,10 +15,13 @@ import dagster as dg
 import orjson
 
 from dagster_versioned.assets.graph.places import Place
+from dagster_versioned.branches.promotion_document import OpenPromotion, read_promotion
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import On, Scope
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import Need, StaleCell, TableHeads, find
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Dependency, Edge, Links, Member, Partitions, Unit, is_known
@@ -27,10 +30,7 @@ from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.sensors.valueless import Valueless, planned_and_done
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
-from dagster_versioned.tables.documents.promotion import OpenPromotion, read_promotion
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 logger = logging.getLogger("dagster_versioned")
 

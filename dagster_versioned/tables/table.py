@@ -28,6 +28,7 @@ from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
 from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts
 from dagster_versioned.tables.documents.publish import Publisher
+from dagster_versioned.tables.documents.tag import find_tagged
 from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Parents, parents_by_partition, upstreams
@@ -41,7 +42,6 @@ from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
-from dagster_versioned.tables.tags import resolve_tag
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write.adopt import Adoption
@@ -774,7 +774,7 @@ class VersionedTable:
         if isinstance(parsed, PinName):
             parsed = ShaPrefix(resolve_pin(self.project, parsed.name, str(self.name), former))
         elif isinstance(parsed, TagName):
-            parsed = LogVersion(resolve_tag(self.project, parsed.name, str(self.name), former, state.history))
+            parsed = LogVersion(find_tagged(self.project.data, parsed.name, (str(self.name), *former), state.history))
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from support.command_line import Cli
 from support.git_identity import git_identity
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import fork_now
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.environment.registry import document_of, names_of
-from dagster_versioned.tables.environments import fork_now
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.spark import spark
 
 __all__ = ["spark"]
@@ -274,12 +274,12 @@ class TestDiff:
             assert "Nothing was compared" in outcome.err
 
     def test_a_comment_of_thousands_of_tables_is_cut(self):
+        from dagster_versioned.branches.diff import Difference
         from dagster_versioned.cli.comment import MOST_CHARACTERS
         from dagster_versioned.cli.environment_diff import markdown_of
         from dagster_versioned.engines.comparison import ColumnStatistics
         from dagster_versioned.identity.names import table_name
         from dagster_versioned.tables.environment.fork import Fork
-        from dagster_versioned.tables.environment_diff import Difference
 
         fork = Fork("pr-142", "0" * 12, "NYC", "2026-11-24T14:02:00+00:00", None, {})
         many = [Difference(table_name(f"table {n}"), "|".join(["`<b>"] * 5), None, None) for n in range(3000)]

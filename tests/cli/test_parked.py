@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.parked.park import park
-from dagster_versioned.tables.project import Project
 from support.command_line import in_process
 
 

@@ -5,11 +5,11 @@ import sys
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.cli.comment import MOST_CHARACTERS, escaped
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.plan import markdown_of
 from dagster_versioned.sensors.forecast import Forecast, Foreseen
-from dagster_versioned.tables.environments import create_environment
 from support.command_line import in_process
 
 PIPELINE = """

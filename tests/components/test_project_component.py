@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from dagster_versioned import Project, VersionedParquetIOManager, VersionedProjectComponent
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.components.project import SensorSettings
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.tables.environments import create_environment
 
 TYPE = "dagster_versioned.VersionedProjectComponent"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from support.spark import spark, spark_frame
 from support.table_histories import FROM_ARROW, FROM_SPARK, TableHistory
 

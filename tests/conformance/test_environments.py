@@ -17,10 +17,10 @@ from conformance.delta_spark import canonical
 from conformance.test_delta_by_others import DUCKDB, python_with
 
 from dagster_versioned import Project, read_delta
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.export import export_environment
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.export import export_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.promote import promote
 from support.crashes import BY_VECTORS
 from support.frames import ALL_TYPES, numbered
 from support.readers import (

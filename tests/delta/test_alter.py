@@ -21,8 +21,8 @@ from dagster_versioned.delta.schema.types import ArrayType, StructField, StructT
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.local import LocalStore
-from dagster_versioned.tables.project import Project
 
 ROWS = pa.table(
     {

@@ -28,7 +28,7 @@ from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature, UnsupportedType
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 LONG = StructType([StructField("x", "long")])
 NTZ = StructType([StructField("x", ArrayType(StructType([StructField("t", "timestamp_ntz")])))])

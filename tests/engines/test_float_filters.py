@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.project import Project
 from support.float_values import COLUMNS, CONDITIONS, GROUPS, VALUES, expected, table
 
 pytestmark = pytest.mark.spark

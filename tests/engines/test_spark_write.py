@@ -16,7 +16,7 @@ from dagster_versioned.engines.spark import SparkEngine, by_value, worker
 from dagster_versioned.engines.spark import write as spark_write
 from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from support.spark import FILES_ONLY, promoted, round_trip, staging_in
 
 pytestmark = pytest.mark.spark

@@ -6,9 +6,9 @@ import pytest
 
 from dagster_versioned.errors import UnsupportedType
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 
 
 def broken(kind: pa.DataType, valid: bytes = b"ok") -> pa.Array:

@@ -9,10 +9,10 @@ import pytest
 
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.interleaving import Stepped
 

@@ -10,10 +10,10 @@ import pytest
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory, SnapshotMerge
-from dagster_versioned.tables.project import Project
 from support.interleaving import Stepped
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 
 READS_AND_ENDS = """
 import sys
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 print(len(Project.open("NYC", sys.argv[1]).table("flights").files().adds))
 """

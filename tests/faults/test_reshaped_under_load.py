@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import CommitConflict, InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.projects.project import Project
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned import Project, TableOptions, delete_samples, resolve_update
+from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.errors import ExpiredVersion, InvalidInput
 from dagster_versioned.identity.version import Run
-from dagster_versioned.tables.environments import create_environment, drop_environment
+from dagster_versioned.publication.park import park
 from dagster_versioned.tables.feature_record import FeatureRecord
-from dagster_versioned.tables.parked.park import park
 from support.crashes import append_as_another_program
 from support.feature_tables import BASE, counted, graph_of, loud, videos, words
 

@@ -25,8 +25,8 @@ from dagster_versioned.features.definitions import Feature, FeatureDep, Field, F
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.snapshots import FOLDER, GraphHistory, parse_snapshot, snapshot_bytes
 from dagster_versioned.governance.fence import is_moved_with
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.location import Location
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, put_mark
 from support.hooked_store import HookedStore
 from support.stores import contents

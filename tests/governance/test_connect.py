@@ -13,10 +13,10 @@ from dagster_versioned.errors import GovernanceError, InvalidInput, InvalidName,
 from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.place import same_place
 from dagster_versioned.identity.names import table_name
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
 from dagster_versioned.storage.wrappers import CountingStore, Fault, FaultStore
 from dagster_versioned.tables.documents.head import head_key
-from dagster_versioned.tables.project import Project
 from support.governance_documents import NAME, Clone, developer, key, lived_at, move_bytes, publish
 from support.stores import contents
 

@@ -10,9 +10,9 @@ from dagster_versioned.governance.decommission import decommission
 from dagster_versioned.governance.documents import PendingMigration
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry, now
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import Fault, FaultStore
-from dagster_versioned.tables.project import Project
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, facts, fill
 from support.stores import contents

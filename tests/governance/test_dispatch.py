@@ -14,9 +14,9 @@ from dagster_versioned.errors import GovernanceError, IntegrityError, InvalidInp
 from dagster_versioned.governance import dispatch
 from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.documents import DEFAULT_DISPATCH, Dispatch
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import CountingStore
-from dagster_versioned.tables.project import Project
 from support.governance_documents import NAME, developer, key, lived_at, move_bytes, publish
 from support.remote_store import RemoteStore
 

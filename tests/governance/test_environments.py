@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.governance.decommission import decommission
 from dagster_versioned.governance.migrate import migrate
@@ -11,7 +12,6 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 from dagster_versioned.tables.environment.registry import names_of
-from dagster_versioned.tables.environments import create_environment, drop_environment
 from support.frames import numbered
 from support.governed import NAME, Governed, Opener, facts, fill
 from support.stores import contents

@@ -13,9 +13,9 @@ from dagster_versioned.governance.enroll import enroll
 from dagster_versioned.governance.governance_marker import MARKER_KEY, read_marker
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import Fault, FaultStore, StoreWrapper
-from dagster_versioned.tables.project import Project
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener
 from support.readers import assert_same

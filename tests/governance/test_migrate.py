@@ -24,11 +24,11 @@ from dagster_versioned.governance.governance_marker import MARKER_KEY
 from dagster_versioned.governance.migrate import MigrationProgress, abort
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
 from dagster_versioned.tables.documents.tag import tag_names
 from dagster_versioned.tables.pins import PINS_KEY
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from support.frames import numbered

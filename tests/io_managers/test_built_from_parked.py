@@ -291,7 +291,7 @@ def test_vacuum_keeps_the_document_of_a_published_draft_as_long_as_one_waits_tha
 
 
 def test_in_an_environment_too(house):
-    from dagster_versioned.tables.environments import create_environment
+    from dagster_versioned.branches.environments import create_environment
 
     house.project.table("other").write(rows(1))
     create_environment(house.project, "pr")

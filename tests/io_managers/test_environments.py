@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.errors import EnvironmentNotFound, InvalidInput
-from dagster_versioned.tables.environments import create_environment
 from support.house import changes, materializations
 
 TAG = "dagster_versioned/environment"

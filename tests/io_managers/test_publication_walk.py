@@ -19,11 +19,11 @@ import pytest
 
 import dagster_versioned as dv
 from dagster_versioned.assets.parked import PARKED_TAG
+from dagster_versioned.branches.environments import create_environment, drop_environment
+from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.documents import parked_draft
-from dagster_versioned.tables.environments import create_environment, drop_environment
-from dagster_versioned.tables.rebase import rebase_environment
 from support import publication_house
 from support.publication_house import (
     ABOVE,

@@ -22,15 +22,15 @@ from dagster_versioned import (
     version_changed,
 )
 from dagster_versioned.assets.parked import PARKED_TAG
+from dagster_versioned.branches.environments import create_environment, drop_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.checks.check import Verdict, VersionCheck
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.io_managers import publication
 from dagster_versioned.io_managers.publication import WHOLE_KEY
+from dagster_versioned.publication import park, publish
 from dagster_versioned.sensors import watch
-from dagster_versioned.tables.environments import create_environment, drop_environment
-from dagster_versioned.tables.parked import park, publish
-from dagster_versioned.tables.promote import promote
 from support.dagster_versions import has_partitioned_checks
 from support.house import materializations
 

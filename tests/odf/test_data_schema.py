@@ -23,8 +23,8 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.manifest import read_snapshot, write_manifest
 from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory
-from dagster_versioned.tables.project import Project
 from support.foreign_blocks import foreign_block, foreign_table
 from support.odf_chains import SYSTEM, Chain, schema_of
 from support.odf_golden import GOLDEN, SCHEMA, golden_block

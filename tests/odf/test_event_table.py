@@ -43,6 +43,7 @@ from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import (
     AppendMerge,
     ChangelogMerge,
@@ -52,7 +53,6 @@ from dagster_versioned.tables.event_history import (
     UpsertMerge,
 )
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.colliding import colliding_texts
 from support.crashes import append_as_another_program
 

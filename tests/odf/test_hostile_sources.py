@@ -41,8 +41,8 @@ from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.serve import server
 from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_chains import moment
 from support.odf_graph import SCHEMA, Served, add_readings, logical_hash, root_of

@@ -24,6 +24,7 @@ from dagster_versioned.odf.sharing.smart.push_server import Receiver
 from dagster_versioned.odf.sharing.transfer import pull, push
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import (
     AppendMerge,
@@ -33,7 +34,6 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_chains import SYSTEM, Chain
 from support.smart_peers import serving

@@ -46,6 +46,7 @@ from dagster_versioned.odf.manifest import read_snapshot
 from dagster_versioned.odf.sharing.remote import open_remote
 from dagster_versioned.odf.sharing.transfer import pull, push
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import (
     AppendMerge,
@@ -55,7 +56,6 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
-from dagster_versioned.tables.project import Project
 from support import odf_values
 from support.derived import House
 from support.foreign_blocks import foreign_block

@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import (
     AppendMerge,
     ChangelogMerge,
@@ -20,7 +21,6 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
-from dagster_versioned.tables.project import Project
 from support.second_reader_agreement import agrees
 
 _NAN = float("nan")

@@ -66,10 +66,10 @@ from dagster_versioned.odf.sharing.smart.messages import (
 )
 from dagster_versioned.odf.sharing.transfer import PULLED, pull
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings

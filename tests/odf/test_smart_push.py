@@ -37,8 +37,8 @@ from dagster_versioned.odf.sharing.smart.push import push_smart
 from dagster_versioned.odf.sharing.smart.push_server import Receiver
 from dagster_versioned.odf.sharing.transfer import PULLED, pull
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.http import HttpClient
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings

@@ -16,6 +16,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.transform import InputAt, derive
 from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import (
     AppendMerge,
     ChangelogMerge,
@@ -25,7 +26,6 @@ from dagster_versioned.tables.event_history import (
     UpsertMerge,
 )
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.foreign_blocks import foreign_block
 from support.odf_graph import SCHEMA as READINGS
 from support.odf_graph import root_of

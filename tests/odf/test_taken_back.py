@@ -12,6 +12,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.verification.taken_back import taken_back_in_vain
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import (
     ChangelogMerge,
@@ -20,7 +21,6 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
-from dagster_versioned.tables.project import Project
 from support.colliding import colliding_texts
 
 APPEND, RETRACT, FROM, TO = range(4)

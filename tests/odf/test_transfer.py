@@ -26,12 +26,12 @@ from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.s3_server import S3Server
 from support.static_server import Request, answering, static_server

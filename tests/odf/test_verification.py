@@ -30,8 +30,8 @@ from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, VerificationReport
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.wrappers import Fault, FaultStore
-from dagster_versioned.tables.project import Project
 from support.odf_chains import moment, named
 from support.odf_graph import SCHEMA, Graph, Served, add_readings, logical_hash, replay, root_of
 

@@ -15,8 +15,8 @@ from dagster_versioned.errors import UnsupportedType
 from dagster_versioned.odf.blocks.data_schema import DataTypeOption
 from dagster_versioned.odf.blocks.events import SetDataSchema
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
-from dagster_versioned.tables.project import Project
 
 NOON = datetime(2000, 1, 1, 12, tzinfo=UTC)
 CITIES = {"city": ["A", "B", "C"], "population": [1000, 2000, 3000]}

@@ -7,10 +7,10 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.io_managers.promotion_events import report_promotion
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.promote import promote
 
 
 def frame(value):

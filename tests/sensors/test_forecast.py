@@ -14,10 +14,10 @@ from dagster_versioned import (
     version_changed,
     versioned_source,
 )
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.errors import EnvironmentNotFound, InvalidInput
 from dagster_versioned.sensors.forecast import forecast
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key
-from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.table import VersionedTable
 
 ABC = dg.StaticPartitionsDefinition(["a", "b", "c"])

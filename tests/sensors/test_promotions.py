@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor, version_changed
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.open_promotion import abandon_promotion
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.promotion_document import PROMOTION_KEY, read_promotion
+from dagster_versioned.projects.project import Project
 from dagster_versioned.sensors.forecast import forecast
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.documents.promotion import PROMOTION_KEY, read_promotion
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.open_promotion import abandon_promotion
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
 from support.hooked_store import HookedStore
 
 ALL_STALE = {("middle", None), ("daily", "a"), ("daily", "b")}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_versioned.projects.staleness import Built, CellHead, Need, StaleCell, TableHeads, find
 from dagster_versioned.sensors.plan import Decision, plan, runs_of
 from dagster_versioned.tables.documents.head import Held
-from dagster_versioned.tables.staleness import Built, CellHead, Need, StaleCell, TableHeads, find
 
 UP = ("HOUSE", "up")
 

@@ -12,9 +12,9 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
-from dagster_versioned.tables.project import Project
 
 
 class Pipeline:

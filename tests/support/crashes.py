@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore
 from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.maintenance import lease
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.commit import CommitDraft
 from support.executioner import NEVER, Ended, Executioner, forking

@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from dagster_versioned.governance.enroll import enroll
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.frames import ALL_TYPES, numbered
 from support.governed import Opener
 from support.s3_server import S3Server

@@ -8,8 +8,8 @@ from pathlib import Path
 from dagster_versioned.governance.connect import Governance
 from dagster_versioned.governance.documents import DEFAULT_DISPATCH, Dispatch, Event, MigrationHistory, ProjectDocuments
 from dagster_versioned.governance.fence import is_moved_with, raise_fence
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark
 
 NAME = "HOUSE"

@@ -12,9 +12,9 @@ from dagster_versioned.governance.connect import Governance
 from dagster_versioned.governance.migrate import MigrationReport, migrate
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore, S3Store
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.project import Project
 from support.frames import numbered
 from support.s3_server import S3Server
 

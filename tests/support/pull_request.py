@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 
 from dagster_versioned import Governance
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from support import shop
 from support.dagster_dev import DagsterDev, dagster_dev, tool
 

@@ -20,9 +20,9 @@ from dagster_versioned.features.content_versions import content_versions
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.spark.content_versions import content_version
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
-from dagster_versioned.tables.project import Project
 from support.spark import SETTINGS, round_trip, staging_in
 
 BY_ID = EventHistory(merge=SnapshotMerge(primary_key=("id",)))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult
 from support.frames import ALL_TYPES, ODD_NAMES, ODD_PARTITIONS, ONLY_NULLS, equal_rows, numbered

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 Result = TypeVar("Result")

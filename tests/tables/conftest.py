@@ -1,29 +1,5 @@
-"""Projects and frames for the tests of tables."""
+"""A project, a table and frames."""
 
-from pathlib import Path
+from support.one_table import more, project, rows, table
 
-import pyarrow as pa
-import pytest
-
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.table import VersionedTable
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.open("NYC", str(tmp_path / "store"), author="Ada <ada@example.org>")
-
-
-@pytest.fixture
-def table(project: Project) -> VersionedTable:
-    return project.table("flights")
-
-
-@pytest.fixture
-def rows() -> pa.Table:
-    return pa.table({"carrier": ["AA", "UA", None], "delay": [1, -2, 3]})
-
-
-@pytest.fixture
-def more(rows: pa.Table) -> pa.Table:
-    return pa.concat_tables([rows, pa.table({"carrier": ["B6"], "delay": [10]})])
+__all__ = ["more", "project", "rows", "table"]

@@ -19,8 +19,8 @@ from dagster_versioned.errors import (
     UnsupportedType,
 )
 from dagster_versioned.identity.version import Added, Run
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

@@ -10,8 +10,8 @@ from dagster_versioned.delta_tables.change_feed import read_changes as arrow_cha
 from dagster_versioned.delta_tables.spark import read_changes as spark_changes
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.spark import spark
 from support.stores import contents

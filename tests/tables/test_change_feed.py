@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.errors import IntegrityError, InvalidInput
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

@@ -7,20 +7,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.delta.commit.cluster_by import cluster_by
 from dagster_versioned.delta.commit.transaction import commit
 from dagster_versioned.delta.files.statistics import known, null_count
 from dagster_versioned.delta.schema.clustering import CLUSTERED_BY, DOMAIN
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
-from dagster_versioned.tables.rebase import rebase_environment
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.clustering import clustering_of
 from support.readers import assert_same, by_datafusion, by_deltalake

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.errors import CommitConflict, ExpiredVersion, IntegrityError, InvalidInput, LogCorrupt
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, StoreWrapper, Verb
 from dagster_versioned.tables.history import Collection, Version
 from dagster_versioned.tables.maintenance import collect, lease
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.commit import CommitDraft
 from support.remote_store import RemoteStore

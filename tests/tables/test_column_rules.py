@@ -10,6 +10,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.delta.actions import Protocol
 from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.transaction import Transaction, commit
@@ -18,11 +20,9 @@ from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.version import Run
-from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parked.park import park
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
 from dagster_versioned.tables.table import VersionedTable
 from support.readers import assert_same, by_datafusion, by_deltalake
 from support.spark import spark

@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.spark import spark
 from support.stores import contents

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.documents.datom_documents import HISTORY_KEY
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.call_log import CallLog
 

@@ -12,13 +12,13 @@ import pytest
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, hint_of_size
 from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY
 from dagster_versioned.errors import StoreUnavailable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables import version_index
 from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key, publish_head, read_head
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

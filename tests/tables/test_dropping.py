@@ -13,10 +13,10 @@ from dagster_versioned.errors import (
     TableNotFound,
     VersionNotFound,
 )
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import Need, TableHeads, find
 from dagster_versioned.tables.documents.head import head_key, read_head
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import Need, TableHeads, find
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import append_as_another_program
 from support.stores import contents

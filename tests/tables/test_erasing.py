@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.engines.part_cache import PartCache
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import S3Store
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import append_as_another_program
 from support.remote_store import RemoteStore
@@ -28,7 +28,7 @@ import pyarrow as pa
 from dagster_versioned.engines.parts import WriteTuning
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 
 class AsFile(TableOptions):  # as a large part is
     def write_options(self, partition):

@@ -16,8 +16,8 @@ from dagster_versioned import ExternalTable
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.identity.version import EXTERNAL, Parent
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.wrappers import CountingStore
-from dagster_versioned.tables.project import Project
 from support.spark import spark
 
 __all__ = ["spark"]

@@ -11,11 +11,11 @@ import pytest
 
 from dagster_versioned.errors import GovernanceError, ProjectMoved
 from dagster_versioned.governance.fence import is_moved_with, lift_fence, raise_fence
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.wrappers import CountingStore, Verb
 from dagster_versioned.tables.pins import PINS_KEY
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, clear_mark, put_mark, read_mark
 from support.hooked_store import HookedStore
 from support.readers import assert_same

@@ -5,11 +5,11 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.rebase import rebase_environment
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.findings import FOLDER, findings_of, note_findings
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
-from dagster_versioned.tables.rebase import rebase_environment
 
 FOUND = {"small": True, "whole": False}
 

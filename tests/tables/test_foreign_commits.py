@@ -22,8 +22,8 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 

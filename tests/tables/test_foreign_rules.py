@@ -18,9 +18,9 @@ from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.configuration import WITHOUT_VERSIONS, refuse_features
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.commit import OBEYED
 

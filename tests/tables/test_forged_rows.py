@@ -6,16 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.engines.dispatch import compare, diff_rows
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.computations import contradicted
-from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parked.park import park
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
-from dagster_versioned.tables.rebase import rebase_environment
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.pending import Computing
 from support.call_log import CallLog

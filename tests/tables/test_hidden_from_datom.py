@@ -2,9 +2,9 @@
 
 import pytest
 
-from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.frames import numbered
 
 MERGES = TableOptions(mode="merge", merge_key=("n",))

@@ -14,11 +14,11 @@ from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_chec
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.version import Identity
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables import version_index
 from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key
 from dagster_versioned.tables.history import CommitRecord
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.version_index import index_key
 from support.stores import contents

@@ -10,9 +10,9 @@ import pytest
 from dagster_versioned import TableOptions
 from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.kept import KeptVersion
 from dagster_versioned.tables.write.pending import Computing

@@ -10,10 +10,10 @@ import pytest
 
 from dagster_versioned import ProjectResource, S3CredentialsResource
 from dagster_versioned.errors import TableNotFound
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables import state as states
-from dagster_versioned.tables.project import Project
 
 
 @pytest.fixture

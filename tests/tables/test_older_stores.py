@@ -12,9 +12,9 @@ import pytest
 from dagster_versioned.errors import ExpiredVersion, HeldHead
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from support.readers import by_deltalake, rows
 
 datom = pytest.importorskip("datom")  # needs pyarrow 20

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, TableRecord
 from support.stores import contents

@@ -5,18 +5,18 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.open_promotion import abandon_promotion
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.errors import InvalidInput, ProjectMoved
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.storage.location import Location
-from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.event_history import EventHistory
-from dagster_versioned.tables.open_promotion import abandon_promotion
-from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.preconditions import VERBS
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, put_mark
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents

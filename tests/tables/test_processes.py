@@ -7,7 +7,7 @@ import signal
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 

@@ -17,8 +17,8 @@ from dagster_versioned.errors import (
     VersionNotFound,
 )
 from dagster_versioned.identity.reference import parse_reference
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import CommitRecord, History
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 

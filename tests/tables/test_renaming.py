@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import InvalidName, StoreUnavailable, TableNotFound, VersionedError
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import Need, TableHeads, find
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.documents.head import Arriving, HeadDocument, head_key
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import Need, TableHeads, find
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

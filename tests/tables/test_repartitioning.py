@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, TableNotFound
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import TableHeads
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import TableHeads
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import append_as_another_program
 from support.stores import contents

@@ -13,8 +13,8 @@ from dagster_versioned.engines.samples import DATA_VERSION, DATA_VERSION_BY_FIEL
 from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFrame, UnsupportedType
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from support.sample_updates import STEPS, UNIT_COLUMNS, Step, agrees_with_a_dictionary
 
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.sample_updates import FEED, PROPERTIES, STEPS, UNIT_COLUMNS, Step, agrees_with_a_dictionary
 from support.spark import spark

@@ -14,8 +14,8 @@ from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 APPEND = TableOptions(mode="append")

@@ -11,9 +11,9 @@ from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_chec
 from dagster_versioned.delta.log.checkpoint_read import read_files
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.log.snapshot import load_snapshot, replayed
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.maintenance import collect
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.interleaving import Died, Stepped
 from support.stores import contents

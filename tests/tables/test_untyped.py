@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import EmptyTable, UnsupportedType
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 SCHEMA = pa.schema(

@@ -9,6 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import DeltaProtocolError
 
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.export import export_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.delta.actions import Protocol
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.commit.conflicts import NOTHING
@@ -16,13 +19,10 @@ from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.table import Table
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.tables.documents.publish import CHECKPOINT_INTERVAL
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.export import export_environment
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parked.park import park
-from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
 from dagster_versioned.tables.table import VersionedTable
 from support.readers import assert_same, by_datafusion, by_deltalake
 

@@ -16,8 +16,8 @@ from dagster_versioned.delta.files import deletion_vectors
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import ExpiredVersion, IntegrityError, InvalidInput
 from dagster_versioned.identity.version import data_sha
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

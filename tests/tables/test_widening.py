@@ -19,9 +19,9 @@ from dagster_versioned.delta.schema.types import parse_schema
 from dagster_versioned.delta.schema.widening import common_type
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.readers import DELTA_READERS, assert_same, by_datafusion, by_deltalake
 from support.spark import spark

@@ -19,9 +19,9 @@ from dagster_versioned.errors import (
     UnsupportedType,
 )
 from dagster_versioned.identity.version import Run
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

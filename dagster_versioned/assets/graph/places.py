@@ -10,10 +10,10 @@ from dagster_versioned.assets.graph.inputs import URI_KEY, inputs_by_upstream, p
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.identity.names import TableName, table_name_of
+from dagster_versioned.projects.project import Project
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.project import Project
 
 
 @dataclass(frozen=True)

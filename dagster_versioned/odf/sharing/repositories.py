@@ -12,10 +12,10 @@ import orjson
 
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.odf.identity.dataset_ref import Name, RemoteAlias, RemoteId, parse_remote_ref
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import Location
 from dagster_versioned.storage.http import check_url
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.project import Project
 
 KEY = ".metadata/repositories.json"
 SMART = re.compile(r"odf\+(?=https?://)", re.IGNORECASE)

@@ -1,7 +1,7 @@
 """The document of a tag: a name for where every table of a project was at one moment; FORMAT, "Tags"."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -123,6 +123,22 @@ def read_tag(data: ObjectStore, name: str) -> Tag:
             f"There is no tag {name!r} in {data.uri}. There are: {', '.join(there[-10:]) or 'none'}. Nothing was read; "
             "`dagster-versioned tag ls` lists them."
         ) from None
+
+
+def find_tagged(data: ObjectStore, name: str, tables: Sequence[str], history: History) -> int:
+    """The log version of a table at the tag ``name``, by the first of the names that it has, or had.
+
+    Raises `VersionNotFound` where there is no such tag or it does not have the table, and `IntegrityError` where
+    it has another table of that name.
+    """
+    tag = read_tag(data, name)
+    found = tag.find(history, tables)
+    if found is None:
+        raise VersionNotFound(
+            f"The tag {name!r} of {tag.created} has no table {tables[0]}: it had no version then, or was dropped. "
+            f"Nothing was read; `dagster-versioned tag show {name}` lists the tables that it has."
+        )
+    return found
 
 
 def read_tags(data: ObjectStore) -> dict[str, Tag]:

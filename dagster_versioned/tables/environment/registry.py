@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
-from dagster_versioned.identity.names import PRODUCTION, TableName, check_environment_name
+from dagster_versioned.identity.names import PRODUCTION, TableName, check_environment_name, table_name
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.document import is_dropped, read_document
+from dagster_versioned.tables.documents.head import HEADS_FOLDER
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.state import TableState
@@ -54,6 +55,11 @@ class Environment:
     def own_data(self) -> ObjectStore:
         """What was written in it, without what it began with."""
         return self.store().subfolder(DATA_FOLDER)
+
+    def written_names(self) -> list[TableName]:
+        """The tables of which something was written in it, also if no commit came of it, sorted."""
+        own = self.own_data().list(HEADS_FOLDER)
+        return sorted(table_name(info.key[len(HEADS_FOLDER) : -len(".json")]) for info in own)
 
     def forked_at(self, table: TableName) -> int:
         """The log version up to which a table is production's; -1 for one that production did not have."""

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.project import Project
 from support.spark import spark
 
 __all__ = ["spark"]

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.odf.queries.cached_slices import discard, rebuild
 from dagster_versioned.odf.verification.verify import verify
-from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
 from support.command_line import in_process
 from support.derived import House

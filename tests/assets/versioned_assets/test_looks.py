@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper
 from dagster_versioned.tables import state as states
-from dagster_versioned.tables.project import Project
 
 asked: list[str] = []
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.project import Project
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.projects.project import Project
 
 NAMES = ("b", "c", "d")
 BRANCH = "pr-1"

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from dagster_versioned import versioned_asset, versioned_multi_asset
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.sensors.forecast import forecast
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.promote import promote
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])
 

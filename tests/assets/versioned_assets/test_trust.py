@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import ProjectResource, TableOptions, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.computations import FOLDER, Forgotten, contradicted
-from dagster_versioned.tables.environments import create_environment
-from dagster_versioned.tables.promote import promote
 from support.crashes import append_as_another_program
 
 

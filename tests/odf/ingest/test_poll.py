@@ -15,7 +15,7 @@ from dagster_versioned.odf.ingest.declare import current_state, declare, event_t
 from dagster_versioned.odf.ingest.poll import Polling, poll
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot
-from dagster_versioned.tables.project import Project
+from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.static_server import static_server
 

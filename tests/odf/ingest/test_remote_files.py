@@ -31,10 +31,10 @@ from dagster_versioned.odf.ingest.fetch import ETAG, Fetching, fetch
 from dagster_versioned.odf.ingest.poll import Polling, poll
 from dagster_versioned.odf.ingest.remote_files import objects_like
 from dagster_versioned.odf.manifest import read_snapshot
+from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import backoff, ftp, public_network
 from dagster_versioned.storage.ftp import FtpAddress, FtpClient
 from dagster_versioned.storage.http import HttpClient
-from dagster_versioned.tables.project import Project
 from support.ftp_server import PASSWORD, USER, ftp_server, scripted_ftp_server
 from support.s3_server import S3Server
 
