@@ -307,7 +307,7 @@ def verify(
     """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
     from dagster_versioned.cli.chain_reports import report_document, report_lines
     from dagster_versioned.odf.queries.transform import replay as run_again
-    from dagster_versioned.odf.sharing.remote import RemoteDataset
+    from dagster_versioned.odf.sharing.remote import dataset_of
     from dagster_versioned.odf.verification.verify import verify as verify_dataset
 
     opened = history(dataset_table(session, table))
@@ -315,7 +315,7 @@ def verify(
     found = datasets_at(session, opened, source)
     with progress("Verifying", quiet=session.quiet) as note:
         report = verify_dataset(
-            RemoteDataset(opened.store),
+            dataset_of(opened),
             resolve=found if recursive or replay else None,
             replay=run_again if replay else None,
             log=snapshot,

@@ -22,6 +22,9 @@ from dagster_versioned.errors import (
     ProjectMoved,
     TableNotFound,
 )
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.sharing.remote import dataset_of
+from dagster_versioned.odf.verification.verify import verify as verify_dataset
 from dagster_versioned.projects.moment import heads_at_one_moment
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
@@ -29,6 +32,7 @@ from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.wrappers import StoreWrapper
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import environments_of, names_of
+from dagster_versioned.tables.event_history import EventHistory, UpsertMerge
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, clear_mark, put_mark
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
@@ -562,3 +566,20 @@ def test_two_that_drop_a_tag_leave_the_one_that_is_made_between(tmp_path):
 
     Project("HOUSE", HookedStore(project.store, "put_if_match", "tags/x.json", made_anew)).drop_tag("x")
     assert project.tags()["x"].by == "Grace"
+
+
+def test_a_chain_is_verified_where_it_was_forked_and_where_it_went_on(tmp_path):
+    project = Project.open("NYC", str(tmp_path))
+
+    def history(of):
+        return EventTable(of.table("flights"), EventHistory(merge=UpsertMerge(primary_key=("id",))))
+
+    history(project).write(pa.table({"id": [1], "delay": [5]}))
+    create_environment(project, "dev")
+    history(project).write(pa.table({"id": [2], "delay": [6]}))
+    inside = project.in_environment("dev")
+    for events in (1, 2):
+        assert inside.table("flights").verify().ok
+        report = verify_dataset(dataset_of(inside.table("flights")), log=inside.table("flights").state.snapshot)
+        assert (report.ok, report.datasets[0].files) == (True, events)
+        history(inside).write(pa.table({"id": [3], "delay": [7]}))

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.project import Project
 
 FOLDER = Path(sys.argv[1])
 APPEND = TableOptions(mode="append")

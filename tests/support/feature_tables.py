@@ -38,8 +38,8 @@ BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
 class Tables:
     """A project whose features are computed by one engine, from functions of Arrow tables."""
 
-    def __init__(self, path, spark=None):
-        self.project = Project.open("HOUSE", str(path))
+    def __init__(self, path, spark=None, name="HOUSE"):
+        self.project = Project.open(name, str(path))
         self.spark = spark
         self.as_type = type(spark.range(0)) if spark else pa.Table
 

@@ -1,6 +1,7 @@
-"""A store that an older version of this package wrote: it opens, verifies, and is written on.
+"""Stores that older versions of this package wrote: each opens, verifies, and is written on.
 
-``tests/data/store_c780006.tar.xz`` was made by the script beside it, at the commit that it is named after.
+``tests/data/store_c780006.tar.xz`` and ``store_a3d4e12.tar.xz`` were made by the scripts beside them, at the commits
+that they are named after.
 """
 
 import tarfile
@@ -9,26 +10,36 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import ExpiredVersion, HeldHead
+from dagster_versioned.branches.diff import differences
+from dagster_versioned.branches.environments import drop_environment
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.rebase import rebase_environment
+from dagster_versioned.errors import ExpiredVersion, HeldHead, InvalidName
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.projects.project import Project
-from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
+from dagster_versioned.tables.computations import find
+from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge, UpsertMerge
 from dagster_versioned.tables.options import TableOptions
+from support.feature_tables import Tables, graph_of, loud, words
 from support.readers import by_deltalake, rows
 
 datom = pytest.importorskip("datom")  # needs pyarrow 20
 
-STORE = Path(__file__).parents[1] / "data" / "store_c780006.tar.xz"
+DATA = Path(__file__).parents[1] / "data"
 MERGE = TableOptions(mode="merge", merge_key=("key",))
 TABLES = ["days", "flights", "log", "merged", "plain", "thinned"]
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    with tarfile.open(STORE) as archive:
-        archive.extractall(tmp_path / "old", filter="data")
-    return tmp_path / "old"
+    return unpacked("store_c780006", tmp_path)
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        archive.extractall(folder / "old", filter="data")
+    return folder / "old"
 
 
 def opened(old: Path) -> Project:
@@ -120,3 +131,55 @@ def test_other_readers_read_an_older_store(old: Path, written_on: bool) -> None:
     connection = datom.get_conn(datom.store_local(str(old)), project_name="NYC")
     assert datom.read(connection, "plain", as_arrow=True).equals(opened(old).table("plain").read())
     assert "plain" in list(datom.list_artifacts(connection)["name"])
+
+
+class TestAStoreOfDraftsAndEnvironments:
+    """``store_a3d4e12``: a tag, a rename, a computation, a draft, a feature, events, two environments, one promoted."""
+
+    @pytest.fixture
+    def project(self, tmp_path: Path) -> Project:
+        return opened(unpacked("store_a3d4e12", tmp_path))
+
+    def test_is_read_as_it_was_and_verifies(self, project: Project):
+        assert project.table("raw").read("tag:before").equals(numbers(1, 2, 3))
+        assert project.table("first_name").read().equals(numbers(5))
+        assert [str(up.parent.table) for up in project.table("words").upstream()] == ["words"]
+        assert project.table("vectors").read().sort_by("key")["x"].to_pylist()[0] == 1.5
+        kept = find(project.table("made").store, project.table("made").state, {None: "ab" * 32})
+        assert kept[None].log_version == 0
+        events = EventTable(project.table("events"), EventHistory(merge=UpsertMerge(primary_key=("id",))))
+        assert sorted(events.current()["delay"].to_pylist()) == [6, 7, 8]
+        inside = project.in_environment("open")
+        assert [(str(changed.table), changed.before is None) for changed in differences(inside)] == [
+            ("clean", False),
+            ("of_open", True),
+        ]
+        for place in (project, inside):
+            for name in place.tables():
+                assert place.table(str(name)).verify().ok, name
+
+    def test_is_written_on(self, project: Project):
+        assert [len(one.results) for one in project.publish("waiting", by="me").published] == [1]
+        assert project.table("raw").read().equals(numbers(1, 2, 3, 4))
+        with pytest.raises(InvalidName):
+            project.table("first_name").write(numbers(6))
+        project.table("made").write(numbers(9))
+        drop_environment(project, "done")
+        rebase_environment(project, "open", dry_run=False)
+        report = promote(project, "open", dry_run=False, by="me")
+        assert [str(cell.table) for cell in report.promoted] == ["of_open"]
+        assert project.table("of_open").read().equals(numbers(4))
+        events = EventTable(project.table("events"), EventHistory(merge=UpsertMerge(primary_key=("id",))))
+        events.write(pa.table({"id": [3], "delay": [9]}))
+        for name in project.tables():
+            project.table(str(name)).repair()
+            assert project.table(str(name)).verify().ok, name
+
+    def test_samples_are_computed_where_their_versions_are_new(self, project: Project):
+        tables = Tables(project.store.local_path("x").parent, name=project.name)
+        tables.write_plain("video", pa.table({"id": [1, 2], "sound": ["a", "c"], "image": ["x", "y"]}))
+        _, increment = tables.step(graph_of(words()), "words", loud)
+        assert increment.counts.stale == 2
+        assert {row["text"] for row in tables.rows("words").values()} == {"A", "C"}
+        _, again = tables.step(graph_of(words()), "words", loud)
+        assert not again

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dagster_versioned.errors import VersionedError, VersionNotFound
 from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.identity.dataset_id import DatasetId
-from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.sharing.remote import RemoteDataset, dataset_of
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.table import open_table
@@ -52,4 +52,4 @@ def _datasets(
             failed.append(f" It may be {name}, which could not be read: {error}")
         else:
             if end is not None:
-                yield end.dataset_id, RemoteDataset(table.store)
+                yield end.dataset_id, dataset_of(table)

@@ -18,8 +18,9 @@ from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, HeadSi
 from dagster_versioned.storage import Location, ObjectStore, open_store
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.transfer import MAX_PIECES, PIECE_BYTES
-from dagster_versioned.tables.chain_head import BLOCKS
+from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.table import VersionedTable
 
 CHECKPOINTS = "checkpoints/"
 REFERENCES = "refs/"
@@ -40,6 +41,17 @@ def open_remote(location: str | Location, *, profile: str | None = None, referen
     if isinstance(location, str) and location.lower().startswith(("http://", "https://")):
         return RemoteDataset(HttpStore(location), reference)
     return RemoteDataset(open_store(location, profile=profile), reference)
+
+
+def dataset_of(table: VersionedTable) -> "RemoteDataset":
+    """The dataset that a table of events is, to verify or follow it.
+
+    In an environment in which nothing was written to it, its log alone says where it ends.
+    """
+    environment, state = table.project.environment, table.state
+    end = chain_head(state.snapshot)
+    at_fork = environment is not None and state.log_version <= environment.forked_at(table.name)
+    return RemoteDataset(table.store, end=Multihash.parse(end.head) if at_fork and end is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +89,12 @@ def files_of(block: Block) -> list[StoredFile]:
 class RemoteDataset:
     """What a store says of a dataset, checked against the hashes by which it was asked for.
 
-    Its end is the block that ``reference`` names.
+    Its end is the block that ``reference`` names, or ``end``, which no file has to name.
     """
 
     store: ObjectStore
     reference: str = "head"
+    end: Multihash | None = None
 
     def since(self, at: Multihash | None, until: Multihash | None) -> "AbstractContextManager[RemoteDataset]":
         """The dataset for who has the blocks up to ``at`` and wants those up to ``until`` (``None``: all).
@@ -102,6 +115,8 @@ class RemoteDataset:
 
     def head(self) -> Multihash:
         """The hash of the last block. Raises `ObjectNotFound`, `ChainCorrupt`."""
+        if self.end is not None:
+            return self.end
         try:
             data = self._bounded(self.reference_key, _MAX_REFERENCE_BYTES)
         except ObjectNotFound:

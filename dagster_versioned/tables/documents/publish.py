@@ -193,7 +193,7 @@ class Publisher:
         """What must hold of the datom documents, the chain's reference and the index, by key below the table's
         folder."""
         checks = {} if self._datom is None else self._datom.checks(state.history)
-        if (end := chain_head(state.snapshot)) is not None:
+        if (end := chain_head(state.snapshot)) is not None and state.log_version > self._forked_at:
             checks[REF_KEY] = _is(end.head.encode())
         end = state.log_version
         return checks | {
