@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.odf.blocks.block import MAX_BLOCK_SIZE, Block, block_hash, decode_block
@@ -51,7 +51,7 @@ def dataset_of(table: VersionedTable) -> "RemoteDataset":
     environment, state = table.project.environment, table.state
     end = chain_head(state.snapshot)
     at_fork = environment is not None and state.log_version <= environment.forked_at(table.name)
-    return RemoteDataset(table.store, end=Multihash.parse(end.head) if at_fork and end is not None else None)
+    return RemoteDataset(table.store, last=Multihash.parse(end.head) if at_fork and end is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ def files_of(block: Block) -> list[StoredFile]:
 class RemoteDataset:
     """What a store says of a dataset, checked against the hashes by which it was asked for.
 
-    Its end is the block that ``reference`` names, or ``end``, which no file has to name.
+    Its end is the block that ``reference`` names, or ``last``, which no file has to name.
     """
 
     store: ObjectStore
     reference: str = "head"
-    end: Multihash | None = None
+    last: Multihash | None = field(default=None, kw_only=True)
 
     def since(self, at: Multihash | None, until: Multihash | None) -> "AbstractContextManager[RemoteDataset]":
         """The dataset for who has the blocks up to ``at`` and wants those up to ``until`` (``None``: all).
@@ -115,8 +115,8 @@ class RemoteDataset:
 
     def head(self) -> Multihash:
         """The hash of the last block. Raises `ObjectNotFound`, `ChainCorrupt`."""
-        if self.end is not None:
-            return self.end
+        if self.last is not None:
+            return self.last
         try:
             data = self._bounded(self.reference_key, _MAX_REFERENCE_BYTES)
         except ObjectNotFound:
