@@ -29,7 +29,7 @@ from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.sensors.valueless import Valueless, planned_and_done
-from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, awaited, read_drafts
 from dagster_versioned.tables.external import ExternalTable
 
 logger = logging.getLogger("dagster_versioned")
@@ -268,9 +268,11 @@ class Watch:
         for number, heads in self._heads.items():
             if not isinstance(heads.project, Project):
                 continue
-            for draft in read_drafts(heads.project.data)[0]:
+            drafts = read_drafts(heads.project.data)[0]
+            about_to_be = {draft.id for draft in awaited(drafts)}
+            for draft in drafts:
                 closed = draft.closed_at and datetime.fromisoformat(draft.closed_at) > self._looked_at - CLOCKS
-                if closed or (draft.standing == "parked" and not draft.is_old):
+                if closed or draft.id in about_to_be:
                     found.setdefault(number, []).append(draft)
         return found
 

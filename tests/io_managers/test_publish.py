@@ -365,6 +365,27 @@ class TestVersionSensor:
         assert not result.run_requests
         assert "parked by run" in result.skip_message
 
+    def test_a_cell_whose_draft_was_built_from_one_that_has_failed_is_asked_for_again(self, house, monkeypatch):
+        monkeypatch.setattr(watch, "CLOCKS", timedelta(0))
+        pipeline = Pipeline(house)
+        for given, job in ((rows(1), "all"), (rows(2), "unchecked")):
+            pipeline.given = given
+            pipeline.run(job)
+            pipeline.publish()
+        pipeline.given = rows(3)
+        pipeline.run("all", asset_selection=[dg.AssetKey("raw")])
+        pipeline.run("checks", tags={PARKED_TAG: house.project.parked()[-1].run.run_id})
+        pipeline.publish()
+        assert [(str(draft.table), draft.standing) for draft in house.project.parked() if draft.is_living] == [
+            ("raw", "failed"),
+            ("total", "parked"),
+        ]
+        repository = pipeline.definitions.get_repository_def()
+        context = dg.build_sensor_context(instance=house.instance, repository_def=repository)
+        assert len(build_version_sensor("versions", "total").evaluate_tick(context).run_requests) == 1
+        house.project.publish(house.project.parked()[2].run.run_id, by="me")
+        assert "parked" not in {draft.standing for draft in house.project.parked()}
+
     def test_hands_on_what_was_published_under_another_name(self, house, monkeypatch):
         monkeypatch.setattr(watch, "CLOCKS", timedelta(0))
         pipeline = Pipeline(house, mode="append")

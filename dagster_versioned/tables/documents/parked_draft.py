@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -278,6 +278,28 @@ def read_drafts(data: ObjectStore, table: str | None = None) -> tuple[list[Parke
         except IntegrityError as error:
             wrong.append(error)
     return sorted(found, key=lambda draft: (draft.parked_at, draft.id)), wrong
+
+
+def awaited(drafts: Iterable[ParkedDraft]) -> list[ParkedDraft]:
+    """Those of a project's drafts that wait for their checks, or for others that do.
+
+    Not what was built from one that has failed or was given up, directly or not: somebody would have to decide for it.
+    """
+    known = {draft.id: draft for draft in drafts}
+    waits: dict[str, bool] = {}
+
+    def is_awaited(draft: ParkedDraft) -> bool:
+        if draft.id not in waits:
+            waits[draft.id] = False  # a forged circle ends here
+            above = [known[name] for name in draft.upon if name in known]
+            waits[draft.id] = (
+                draft.standing == "parked"
+                and not draft.is_old
+                and all(draft.standing == "published" or is_awaited(draft) for draft in above)
+            )
+        return waits[draft.id]
+
+    return [draft for draft in known.values() if is_awaited(draft)]
 
 
 def drafts_by_id(data: ObjectStore, ids: Collection[str]) -> dict[str, ParkedDraft]:
