@@ -28,6 +28,7 @@ from dagster_versioned.tables.environment.registry import (
     key_of,
     read_environment,
 )
+from dagster_versioned.tables.preconditions import require
 
 if TYPE_CHECKING:
     from dagster_versioned.projects.project import Project
@@ -40,8 +41,7 @@ def create_environment(project: "Project", name: str, *, by: str | None = None) 
     leaving or arriving at, and `CommitConflict`, see `heads_at_one_moment`.
     """
     check_environment_name(name)
-    project.refuse_in_environment("Another environment of it", "Create it from the project itself")
-    project.check_unmarked()
+    require("create environment", project)
     fork = fork_now(project, name, by)
     try:
         put_moment(project, project.store, key_of(name), fork.to_bytes(), fork.heads, f"the environment {name}")
@@ -74,6 +74,7 @@ def drop_environment(project: "Project", name: str) -> int:
     `InvalidInput` while a promotion of it is open, and `CommitConflict` where it was rebased, or made anew, meanwhile.
     """
     size_of(project, name)
+    require("drop environment", project)
     key, folder = key_of(name), f"{FILES}{name}"
     there = {info.key.removeprefix(f"{folder}/").partition("/")[0] for info in project.store.list(f"{folder}/")}
     with suppress(ObjectNotFound):  # another one has dropped it, or a crash left its files
@@ -113,7 +114,7 @@ def delete_folder(store: ObjectStore, folder: str) -> int:
 def size_of(project: "Project", name: str) -> int:
     """The bytes that dropping an environment frees. Raises as `drop_environment` does."""
     check_environment_name(name)
-    project.refuse_in_environment("To drop one", "Drop it from the project itself")
+    require("drop environment", project, dry_run=True)
     refuse_open_promotion(project.data, name, "dropped")
     left = [info.size for info in project.store.list(f"{FILES}{name}/")]
     if not left:

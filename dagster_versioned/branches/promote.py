@@ -94,6 +94,9 @@ class PromotionReport:
 
 Cell = tuple[TableName, str | None]
 
+REASONS = (LeftToProduction, CommitConflict, HeldHead, InvalidInput, UnsupportedFeature)
+"""What is a reason to leave the versions of one table and go on; any other error ends a promotion."""
+
 Half = Literal["prepare", "commit"]
 """Of a promotion: judge, verify and open it; commit what was prepared, and end it."""
 
@@ -255,7 +258,7 @@ class _Promotable:
             try:
                 if do is not None:
                     do(self._tables[table], versions)
-            except (LeftToProduction, CommitConflict, HeldHead, InvalidInput, UnsupportedFeature) as error:
+            except REASONS as error:
                 for version in versions:
                     del self._candidates[table, version.partition]
                 self.left += [LeftCell(table, version.partition, str(error)) for version in versions]
@@ -288,7 +291,7 @@ def _unprepared(candidates: dict[Cell, Version], prepared: OpenPromotion) -> lis
 class PromotedTable:
     """A table that was written in an environment, beside production's: which versions may be promoted, which not.
 
-    A rebase (`tables.rebase`) judges by the same rules, with the environment's next generation in place of production.
+    A rebase (`branches.rebase`) judges by the same rules, with the environment's next generation as production.
     """
 
     operation: Literal["PROMOTE", "REBASE"] = "PROMOTE"

@@ -13,20 +13,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dagster_versioned.branches.environments import delete_folder, fork_now
-from dagster_versioned.branches.promote import Cell, LeftCell, PromotedCell, PromotedTable, close, in_order, not_exact
+from dagster_versioned.branches.promote import (
+    REASONS,
+    Cell,
+    LeftCell,
+    PromotedCell,
+    PromotedTable,
+    close,
+    in_order,
+    not_exact,
+)
 from dagster_versioned.branches.promotion_document import refuse_open_promotion
-from dagster_versioned.branches.promotion_write import LeftToProduction
 from dagster_versioned.errors import (
     CommitConflict,
     EnvironmentNotFound,
     GovernanceError,
-    HeldHead,
     IntegrityError,
-    InvalidInput,
     ObjectNotFound,
     PreconditionFailed,
     TableNotFound,
-    UnsupportedFeature,
 )
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.projects.moment import check_kept
@@ -38,6 +43,7 @@ from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import Environment, document_of, key_of
 from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.state import TableState
 
 if TYPE_CHECKING:
@@ -70,8 +76,7 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
     for a place that a migration is leaving or arriving at, and `CommitConflict`, see `heads_at_one_moment`, or where
     others rebase it all the time.
     """
-    project.refuse_in_environment("A rebase", "Rebase it from the project itself")
-    project.check_unmarked()
+    require("rebase", project, dry_run=dry_run)
     by = by or project.author
     if dry_run:
         document, _ = document_of(project.store, project.name, name)
@@ -176,7 +181,7 @@ def _environment(project: "Project", fork: Fork) -> Environment:
     return Environment(fork, project.store, "")
 
 
-_REASONS = (LeftToProduction, CommitConflict, HeldHead, InvalidInput, UnsupportedFeature, IntegrityError)
+_REASONS = (*REASONS, IntegrityError)
 """Why the versions of a table are left. A store that fails is none: what is left is deleted in the end."""
 
 

@@ -44,6 +44,7 @@ from dagster_versioned.identity.reference import (
 )
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.backoff import RACE, RACES
+from dagster_versioned.tables.preconditions import require
 
 FOLDER = ".metadata/feature-graphs"
 """Where snapshots and pushes lie, below a project's data folder."""
@@ -116,9 +117,7 @@ class GraphHistory:
             diff = graph_diff(known, graph)
             if (same and rebase is None) or dry_run:
                 return PushReport(None, before, snapshot, diff)
-            self._project.refuse_in_environment("A push of definitions", "Push them to the project itself")
-            self._project.check_write()
-            self._project.check_unmarked()
+            require("push definitions", self._project)
             number = 0 if before is None else before.number + 1
             push = Push(number, snapshot, graph.project_version, datetime.now(UTC), self._project.author, why, rebase)
             self._put_snapshot(snapshot, data)

@@ -24,6 +24,7 @@ from dagster_versioned.tables.configuration import APPEND_ONLY
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.lineage import parents_by_partition
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -146,7 +147,7 @@ def append_events(
     """
     began = time.monotonic()
     project, store = table.project, table.store
-    project.check_write()
+    require("write events", project)
     given = options or TableOptions()
     options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
     own_parents = parents_by_partition(parents, [None], project, table.name)[None]

@@ -17,6 +17,7 @@ from dagster_versioned.odf.queries.transform import rebuilt_slice
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ def _protected(table: VersionedTable) -> Mapping[str, str]:
 
 
 def _check(table: VersionedTable, what: str) -> None:
-    table.project.refuse_in_environment(f"A slice that is {what}", "Do it in the project itself")
-    table.project.check_write()
+    require("change slices", table.project)
     if EventTable(table).chain.seed.dataset_kind is not DatasetKind.DERIVATIVE:
         raise InvalidInput(
             f"{table.name} is no dataset that a query computes, so nothing of it can be made again. Nothing was "

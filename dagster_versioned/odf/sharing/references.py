@@ -10,6 +10,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import REFERENCES, RemoteDataset
 from dagster_versioned.odf.sharing.transfer import HEAD
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.table import VersionedTable
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -36,7 +37,7 @@ def set_reference(table: VersionedTable, name: str, block: Multihash) -> None:
 
     Raises `InvalidInput` for what is no name, `VersionNotFound` for a block of another chain.
     """
-    table.project.check_write()
+    require("reference", table.project)
     if reference_name(name) == HEAD:
         raise InvalidInput("The head is moved by what is written. Nothing was changed. Choose another name.")
     if all(found != block for found, _ in EventTable(table).blocks()):
@@ -46,7 +47,7 @@ def set_reference(table: VersionedTable, name: str, block: Multihash) -> None:
 
 def drop_reference(table: VersionedTable, name: str) -> None:
     """Take a reference away; the blocks stay. Raises `VersionNotFound`."""
-    table.project.check_write()
+    require("reference", table.project)
     known = references(table)
     if name not in known:
         raise VersionNotFound(

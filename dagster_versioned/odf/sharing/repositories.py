@@ -16,6 +16,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import Location
 from dagster_versioned.storage.http import check_url
 from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.preconditions import require
 
 KEY = ".metadata/repositories.json"
 SMART = re.compile(r"odf\+(?=https?://)", re.IGNORECASE)
@@ -91,8 +92,7 @@ def _is_web(text: str) -> bool:
 
 
 def _change(project: Project, change: Callable[[dict[Name, str]], dict[Name, str]]) -> None:
-    project.refuse_in_environment("A repository of one's own", "Name it in the project itself")
-    project.check_write()
+    require("name repository", project)
 
     def rewrite(data: bytes | None) -> bytes | None:
         known = {} if data is None else _parsed(data)

@@ -49,6 +49,7 @@ from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.table import VersionedTable
 
 HEAD = "head"
@@ -101,7 +102,7 @@ def pull(
     has grown apart from the copy's, `ObjectNotFound`, `InvalidInput`: the copy is then as it was. Raises `StorageError`
     too: where it comes of the copy's own store, the copy is at a block that is not the last, and another pull goes on.
     """
-    table.project.check_write()
+    require("pull", table.project)
     while True:
         at = head_of(table)
         try:

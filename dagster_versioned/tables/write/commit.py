@@ -68,7 +68,12 @@ class CommitDraft:
 
 
 class Guard:
-    """What every commit to a table has to pass. A guard overrides the steps that it has a say in."""
+    """What every commit to a table has to pass. A guard overrides the steps that it has a say in.
+
+    It is asked of commits, not of verbs: a rename has claimed its name by then, a promotion said that it is open. What
+    is to refuse the verb as a whole stands in `tables.preconditions` too. Nor does each verb end with what a guard
+    raises: a promotion leaves a table for what is one of its `REASONS`, and a draft waits after any `VersionedError`.
+    """
 
     def before(self, state: TableState | None) -> None:
         """Raise where nothing may be committed onto this state; nothing was planned yet."""

@@ -349,11 +349,11 @@ class TableWrite:
     def _plan(self, pending: PendingWrite, state: TableState | None, base: WriteBase, timestamp: int) -> WritePlan:
         """What becomes of one pending write: it was committed before, it is the head, or it is a new version."""
         pending.recheck(state)
-        head = state.history.heads.get(pending.partition) if state is not None else None
         own = self._own_commit(pending, state)
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := pending.repeats(own)) is not None:
             return WritePlan(pending, unchanged=own, repetition=repetition)
+        head = state.history.heads.get(pending.partition) if state is not None else None
         properties = configuration(state.snapshot.metadata if state else None, self.options.properties, None)
         onto = HeadParts(head, base.parts(pending.partition), base.foreign(head), properties)
         adds, written = self._parts(pending, onto, base, own, timestamp)
@@ -363,27 +363,18 @@ class TableWrite:
         if own is not None and own.metadata_sha == name and own.gone is None:
             return self._healed(pending, own, written, Repetition.SAME_ROWS)
         held = state.snapshot.domains.get(held_domain(pending.partition)) if state is not None else None
-        computing = pending.computing
-        if head is not None and onto.is_version(name, adds):
-            # The head was made by another computation, or nobody knows by which: this one is remembered.
-            is_news = computing is not None and head.computation != computing.key
-            if held or not is_news:
-                return self._healed(pending, head, written)
+        if head is not None and onto.is_version(name, adds) and (held or not _is_other_computation(pending, head)):
+            return self._healed(pending, head, written)
         if held:
             raise HeldHead(_held_message(pending.partition, held))
-        known, listed = ({add.identity for add in some} for some in (onto.parts, adds))
-        new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
-        removed = tuple(add.removed(timestamp) for add in onto.parts if add.identity not in listed)
-        change: Change = "full" if new or removed or head is None else "metadata_only"
-        made = [] if computing is None else base.made_by(computing, pending.partition)
-        others = [version for version in made if base.says_others(version, pending, sha)]
-        return WritePlan(
+        return _new_version(
             pending,
-            contradicted=computing is not None and contradicts(state, others, computing.key),
-            entry=VersionEntry(identity, self._facts(pending, head, adds, timestamp), name, change),
-            adds=new,
-            removes=removed,
+            onto,
+            VersionEntry(identity, self._facts(pending, head, adds, timestamp), name, "full"),
+            adds,
+            timestamp,
             fresh=(*(add.key for add in written), *pending.vector_files),
+            contradicted=_contradicts(pending, state, base, sha),
         )
 
     def _parts(
@@ -456,6 +447,39 @@ class TableWrite:
     def _txn(self, pending: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
         assert self.run is not None
         return Txn(app_id(self.run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
+
+
+def _is_other_computation(pending: PendingWrite, head: Version) -> bool:
+    """Whether the head was made by another computation, or nobody knows by which, so that this one is remembered."""
+    return pending.computing is not None and head.computation != pending.computing.key
+
+
+def _contradicts(pending: PendingWrite, state: TableState | None, base: WriteBase, sha: str) -> bool:
+    """Whether the computation gave other rows before."""
+    if pending.computing is None:
+        return False
+    made = base.made_by(pending.computing, pending.partition)
+    others = [version for version in made if base.says_others(version, pending, sha)]
+    return contradicts(state, others, pending.computing.key)
+
+
+def _new_version(
+    pending: PendingWrite,
+    onto: HeadParts,
+    entry: VersionEntry,
+    adds: Sequence[Add],
+    timestamp: int,
+    *,
+    fresh: tuple[str, ...],
+    contradicted: bool,
+) -> WritePlan:
+    """What takes the place of the head: only parts that it has not are added, and those that stay are not removed."""
+    known, listed = ({add.identity for add in some} for some in (onto.parts, adds))
+    new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
+    removed = tuple(add.removed(timestamp) for add in onto.parts if add.identity not in listed)
+    change: Change = "full" if new or removed or onto.head is None else "metadata_only"
+    entry = replace(entry, change=change)
+    return WritePlan(pending, entry=entry, adds=new, removes=removed, fresh=fresh, contradicted=contradicted)
 
 
 def _parquet_sha(adds: Sequence[Add]) -> str | None:
