@@ -94,7 +94,7 @@ def check_kept(project: ProjectContext, heads: Mapping[TableName, HeadDocument],
     for name, document in heads.items():
         if read_head(project.data, head_key(name)) == document:
             continue
-        history = TableOperations(project, name).require().history
+        history = TableOperations(project, name).existing_state().history
         for version in history.until(document.log_version).heads.values():
             if version.gone is not None:  # announced, or done
                 raise CommitConflict(

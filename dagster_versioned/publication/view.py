@@ -80,9 +80,9 @@ class ViewOperations(TableOperations):
         """The state that was made."""
         return self.cache.known
 
-    def require(self) -> TableState:
+    def existing_state(self) -> TableState:
         """The state that was made. Raises `TableNotFound`."""
-        return self.cache.require()
+        return self.cache.existing_state()
 
     def change(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """Refused: a view is of drafts that somebody else publishes."""

@@ -83,7 +83,7 @@ class TableOperations:
         """The state that is remembered, be there a newer one or not; `refresh` where there is none."""
         return self.cache.known or self.refresh()
 
-    def require(self) -> TableState:
+    def existing_state(self) -> TableState:
         """`refresh`, but raises `TableNotFound` where the table has no log."""
         if (state := self.refresh()) is not None:
             return state
@@ -92,7 +92,7 @@ class TableOperations:
                 f"A table that is being renamed is on its way to {self.name}. Nothing was read. Read it by the name "
                 "that it had, or finish the rename: run it again."
             )
-        return self.cache.require()
+        return self.cache.existing_state()
 
     def arrive(self) -> None:
         """Be where the project is now, before something is read that is not the log."""
@@ -122,7 +122,7 @@ class TableOperations:
         """Commit what a user asked for: not at a place that a migration has ended."""
         with self.whereabouts.explain_fence():
             if self.name != self.asked_for:
-                raise left(self.asked_for, TableRecord.of(self.require().snapshot))
+                raise left(self.asked_for, TableRecord.of(self.existing_state().snapshot))
             return self._commit(plan, (self.whereabouts, *self._guards), just_opened=just_opened)
 
     def commit_as_migration(self, plan: PlanCommit) -> TableState | None:
@@ -213,7 +213,7 @@ class TableOperations:
     # Inside
 
     def _former(self) -> tuple[tuple[str, str], ...]:
-        return TableRecord.of(self.require().snapshot).former
+        return TableRecord.of(self.existing_state().snapshot).former
 
     def _near(self) -> int | None:
         """A log version from which on the log has a checkpoint, as far as the head knows."""

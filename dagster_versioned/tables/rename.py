@@ -70,7 +70,7 @@ def rename(
     """Rename a table, or go on where a rename of it died. Raises what `VersionedTable.rename` does."""
     target, asset_key = (table_name(to), (to,)) if isinstance(to, str) else (table_name_of(to), tuple(to))
     old = TableOperations(project, source)
-    state = old.cache.require()
+    state = old.cache.existing_state()
     record = TableRecord.of(state.snapshot)
     if record.left_for(source) not in (None, target):
         raise InvalidName(f"{source} {record.renamed}. Nothing was changed.")
@@ -86,13 +86,15 @@ def rename(
         _claim(project.data, source, target)
         project.check_unmarked()  # after the claim: see `fence`
         renamed = Renamed(source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by)
-        state = old.change(_End(renamed, project.name).draft) or old.cache.require()
+        state = old.change(_End(renamed, project.name).draft) or old.cache.existing_state()
     if not _confirm(project.data, source, target) and not _has_arrived(project, source, target):
         old.commit_as_migration(_resume(project.name, source))
         raise InvalidName(f"A table {target} was created while {source} was renamed. Nothing was changed.")
     _copy(project.data, source, target, state.log_version)
     new = TableOperations(project, target)
-    if TableRecord.of(new.cache.require().snapshot).left_for(target) is None:  # else it goes by a third name since
+    if (
+        TableRecord.of(new.cache.existing_state().snapshot).left_for(target) is None
+    ):  # else it goes by a third name since
         _tidy(project, old, new, state)
     return report
 

@@ -194,7 +194,7 @@ class StateCache:
             self._older = older = load_snapshot(self._store, log_version)
         return older
 
-    def require(self) -> TableState:
+    def existing_state(self) -> TableState:
         """The state at the end of the log. Raises `TableNotFound`."""
         state = self.refresh()
         if state is None:

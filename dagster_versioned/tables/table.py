@@ -730,7 +730,7 @@ class VersionedTable:
     # Inside
 
     def _known(self) -> TableState:
-        return self.operations.require()
+        return self.operations.existing_state()
 
     def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
         self._require("drop", dry_run=dry_run, partitions=partitions)

@@ -261,7 +261,7 @@ def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]
                 if name in left_out and TableOperations(project, table_name(name)).refresh() is None:
                     continue
                 try:
-                    known[name] = known_shas(TableOperations(project, table_name(name)).require().history)
+                    known[name] = known_shas(TableOperations(project, table_name(name)).existing_state().history)
                 except VersionedError as error:
                     known[name] = frozenset()
                     gone = isinstance(error, (TableNotFound, InvalidName))

@@ -99,7 +99,7 @@ class Publisher:
                 raise failed
             if before.log_version <= state.log_version or not is_shared:
                 return
-            state = cache.require()
+            state = cache.existing_state()
 
     def rebuild(self, cache: StateCache) -> None:
         """Write every derived document again from the commits alone, whatever is there now."""
@@ -124,7 +124,7 @@ class Publisher:
                 self._store.put(index_key(at), data)
         self._store.delete(self.extra_indexes(state))
         self._publish_head(state, -1)
-        if (newest := cache.require()).log_version > state.log_version:
+        if (newest := cache.existing_state()).log_version > state.log_version:
             self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
 
     def note_git_commits(self, commits: Mapping[str, str]) -> None:

@@ -294,7 +294,7 @@ class Collector:
 
     def refuse_protected(self, versions: Iterable[Version]) -> None:
         """Raise `InvalidInput` where one of these is pinned, tagged, or what an environment began with."""
-        kept = self._protectors.kept(self._cache.require().history)
+        kept = self._protectors.kept(self._cache.existing_state().history)
         for version in versions:
             if (reason := kept.get(kept_as(version))) is not None:
                 first = "Unpin it" if reason.kind == "pin" else f"Drop that {reason.kind}"
@@ -302,7 +302,7 @@ class Collector:
 
     def protected(self) -> dict[str, str]:
         """The keys that pinned and tagged versions need, and those that an environment began with, each with why."""
-        state = self._cache.require()
+        state = self._cache.existing_state()
         kept = self._protectors.kept(state.history)
         found: dict[str, str] = {}
         for version in state.history.versions:
@@ -319,7 +319,7 @@ class Collector:
         """
 
         def is_open() -> bool:
-            return any(one.id == collection.id for one in self._cache.require().history.open_collections)
+            return any(one.id == collection.id for one in self._cache.existing_state().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
             # What has lost a byte cannot have its claim back, whatever was committed since.
@@ -329,14 +329,14 @@ class Collector:
 
     def settle_all(self) -> None:
         """`settle` every open collection."""
-        for collection in self._cache.require().history.open_collections:
+        for collection in self._cache.existing_state().history.open_collections:
             self.settle(collection)
 
     def _collect(
         self, kind: Kind, plan: Callable[[TableState], _Plan], dry_run: bool, by: str | None, why: str | None
     ) -> CollectionReport:
         if dry_run:
-            planned = plan(self._cache.require())
+            planned = plan(self._cache.existing_state())
         else:
             self.settle_all()
             planned = self._run(kind, plan, by, why)
@@ -411,7 +411,7 @@ class Collector:
         deleted: frozenset[str] | None = None
         if not self._is_cancelled(collection):
             # Nothing that is needed was named, but for what a foreign commit added since.
-            going = sorted(collection.paths - self._needed(self._cache.require()))
+            going = sorted(collection.paths - self._needed(self._cache.existing_state()))
             deleted = self._delete(going, lease)
             if going and not deleted and not collection.versions:
                 raise CommitConflict(
@@ -424,7 +424,7 @@ class Collector:
     def _is_cancelled(self, collection: Collection) -> bool:
         if not collection.versions:
             return False
-        history = self._cache.require().history
+        history = self._cache.existing_state().history
         protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.kept(history)
         pairs = set(collection.versions)
         return any((v.log_version, v.partition) in pairs and kept_as(v) in protected for v in history.versions)
@@ -453,7 +453,7 @@ class Collector:
             return CommitDraft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
 
         # Looked at first: the log may be closed for a move by now, and a collection that ended has not failed by that.
-        while self._unneeded(self._cache.require()) and self._commit(draft) is not None:
+        while self._unneeded(self._cache.existing_state()) and self._commit(draft) is not None:
             pass
 
     def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
@@ -480,7 +480,7 @@ class Collector:
 
     def _forget_cached(self, paths: Iterable[str]) -> None:
         """Delete what this machine has cached of paths, which come before their objects: those have the ETags."""
-        shas = self._claims(self._cache.require()).shas
+        shas = self._claims(self._cache.existing_state()).shas
         forget_parts(sha for path in paths if (sha := shas.get(path) or named_sha(path)) is not None)
         remote = (path for path in paths if named_sha(path) is None and self._store.local_path(path) is None)
         forget_unhashed(self._store, remote)
@@ -526,7 +526,7 @@ class Collector:
 
     def _erased(self, purged: Set[tuple[int, str | None]]) -> dict[str, int]:
         """The paths of purged versions that nothing needs, with their sizes; whether their objects are there or not."""
-        state = self._cache.require()
+        state = self._cache.existing_state()
         chosen = {v for v in state.history.versions if (v.log_version, v.partition) in purged}
         claims = self._claims(state)
         had = claims.of(chosen) | claims.changes.telling_of(chosen, state.history.versions).keys()
