@@ -1,0 +1,52 @@
+"""Names that modules had in the release before: importing one gives the module that it is now, and a warning."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+
+MOVED: Mapping[str, str] = MappingProxyType(
+    {
+        "dagster_versioned.tables.environment_diff": "dagster_versioned.branches.diff",
+        "dagster_versioned.tables.environments": "dagster_versioned.branches.environments",
+        "dagster_versioned.tables.export": "dagster_versioned.branches.export",
+        "dagster_versioned.tables.open_promotion": "dagster_versioned.branches.open_promotion",
+        "dagster_versioned.tables.promote": "dagster_versioned.branches.promote",
+        "dagster_versioned.tables.rebase": "dagster_versioned.branches.rebase",
+        "dagster_versioned.tables.downstream": "dagster_versioned.projects.downstream",
+        "dagster_versioned.tables.moment": "dagster_versioned.projects.moment",
+        "dagster_versioned.tables.project": "dagster_versioned.projects.project",
+        "dagster_versioned.tables.staleness": "dagster_versioned.projects.staleness",
+        "dagster_versioned.tables.tags": "dagster_versioned.projects.tags",
+        "dagster_versioned.tables.parked": "dagster_versioned.publication",
+        "dagster_versioned.tables.parked.park": "dagster_versioned.publication.park",
+        "dagster_versioned.tables.parked.publish": "dagster_versioned.publication.publish",
+        "dagster_versioned.tables.maintenance.verify": "dagster_versioned.tables.verify",
+    }
+)
+"""What a module was called, and what it is called."""
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Finds modules by the names that they had."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module that goes by another name now; ``None`` of all others."""
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module that it is now in its place."""
+        old, new = module.__name__, MOVED[module.__name__]
+        warnings.warn(f"{old} is {new} now. Import it by that name.", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = importlib.import_module(new)
+
+
+def find_moved_modules() -> None:
+    """Have `MOVED` imported by either name, in this process."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.insert(0, MovedModules())
