@@ -1,12 +1,14 @@
-"""Names that modules had in the release before: importing one gives the module that it is now, and a warning."""
+"""Names of the release before: importing one gives what it is called now, and a warning."""
 
 import importlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 MOVED: Mapping[str, str] = MappingProxyType(
     {
@@ -50,3 +52,40 @@ def find_moved_modules() -> None:
     """Have `MOVED` imported by either name, in this process."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.insert(0, MovedModules())
+
+
+def find_moved_function(module: str, name: str) -> Callable[..., Any]:
+    """A function of `dagster_versioned.delta_tables` by the module that had it, ``.arrow`` or ``.spark``.
+
+    That of ``.spark`` takes the session first. Raises `AttributeError`.
+    """
+    if name not in _FUNCTIONS:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    new = f"dagster_versioned.delta_tables.{_FUNCTIONS[name]}"
+    warnings.warn(f"{module}.{name} is {new}.{name} now. Import it from there.", DeprecationWarning, stacklevel=3)
+    function: Callable[..., Any] = getattr(importlib.import_module(new), name)
+    if not module.endswith(".spark"):
+        return function
+
+    @wraps(function)
+    def with_session(session: Any, *args: Any, **options: Any) -> Any:
+        has_frame = name in ("write_delta", "merge_delta")
+        return function(*args, **options) if has_frame else function(*args, session=session, **options)
+
+    return with_session
+
+
+_FUNCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "add_constraint": "write",
+        "create_delta": "write",
+        "delete_from": "write",
+        "merge_delta": "write",
+        "optimize_delta": "write",
+        "read_changes": "change_feed",
+        "read_delta": "read",
+        "update_delta": "write",
+        "write_delta": "write",
+    }
+)
+"""Functions that each engine had for itself, and the module below `dagster_versioned.delta_tables` that they are in."""

@@ -1,1 +1,10 @@
 """Any Delta table with pyarrow, pandas and Polars: what changes rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dagster_versioned.moved import find_moved_function
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    return find_moved_function(__name__, name)

@@ -1,9 +1,11 @@
 """Any Delta table with Spark, classic and Connect, and no JAR. Importing it does not import pyspark."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta_tables.spark.read import read_changes as read_changes
 from dagster_versioned.delta_tables.spark.read import read_delta as read_delta
+from dagster_versioned.moved import find_moved_function
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,3 +19,7 @@ def register(session: "SparkSession") -> None:
     from dagster_versioned.delta_tables.spark.data_source import register as registered
 
     registered(session)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    return find_moved_function(__name__, name)
