@@ -59,9 +59,9 @@ def find_moved_function(module: str, name: str) -> Callable[..., Any]:
 
     That of ``.spark`` takes the session first. Raises `AttributeError`.
     """
-    if name not in _FUNCTIONS:
+    if name not in MOVED_FUNCTIONS:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    new = f"dagster_versioned.delta_tables.{_FUNCTIONS[name]}"
+    new = f"dagster_versioned.delta_tables.{MOVED_FUNCTIONS[name]}"
     warnings.warn(f"{module}.{name} is {new}.{name} now. Import it from there.", DeprecationWarning, stacklevel=3)
     function: Callable[..., Any] = getattr(importlib.import_module(new), name)
     if not module.endswith(".spark"):
@@ -75,7 +75,7 @@ def find_moved_function(module: str, name: str) -> Callable[..., Any]:
     return with_session
 
 
-_FUNCTIONS: Mapping[str, str] = MappingProxyType(
+MOVED_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "add_constraint": "write",
         "create_delta": "write",

@@ -5,6 +5,7 @@ import pytest
 
 from dagster_versioned.delta_tables import arrow as over_arrow
 from dagster_versioned.delta_tables import spark as over_spark
+from dagster_versioned.delta_tables import write
 
 ROWS = pa.table({"n": [1, 2, 3]})
 
@@ -20,6 +21,10 @@ def test_those_of_arrow(tmp_path):
     with pytest.warns(DeprecationWarning, match=r"delta_tables\.read\.read_delta now"):
         left = over_arrow.read_delta(place)
     assert left["n"].to_pylist() == [1, 3]
+    names: dict[str, object] = {}
+    with pytest.warns(DeprecationWarning, match="Import it from there"):
+        exec("from dagster_versioned.delta_tables.arrow import *", names)
+    assert names["merge_delta"] is write.merge_delta
     with pytest.raises(AttributeError, match="has no attribute 'erase'"):
         over_arrow.erase  # noqa: B018
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from dagster_versioned.moved import find_moved_function
+from dagster_versioned.moved import MOVED_FUNCTIONS, find_moved_function
+
+__all__ = list(MOVED_FUNCTIONS)  # pyright: ignore[reportUnsupportedDunderAll] - found by `__getattr__`
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
