@@ -23,7 +23,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environment.registry import names_of
 from support.crashes import append_as_another_program
-from support.interleaving import Stepped, impatient
+from support.interleaving import Stepped, dying, impatient
 from support.s3_server import S3Server
 from support.stores import left_of_environments
 
@@ -173,11 +173,9 @@ def at_calls(
     happens: Callable[[Stepped, Path], None],
     *,
     first: int = 1,
-    every: int = 1,
-    least: int = 20,
 ) -> Iterator[tuple[Stepped, Path]]:
-    """Copies of the base, each with a store in which something happens before a later one of its calls."""
-    for number in itertools.count(first, every):
+    """Copies of the base, each with a store in which something happens before a later one, by `EVERY`, of its calls."""
+    for number in itertools.count(first, EVERY):
         root = folder / str(number)
         shutil.copytree(base, root)
         fired: list[int] = []
@@ -193,6 +191,21 @@ def at_calls(
             yield box[0], root
         shutil.rmtree(root)
         if not fired:
+            assert number > 20
+            return
+        assert number < MOST_CALLS
+
+
+def deaths(base: Path, folder: Path, *, least: int = 10) -> Iterator[tuple[Stepped, Path]]:
+    """Copies of the base, each with the store of a process that dies before a later one of the calls that write."""
+    for number in itertools.count(1):
+        root = folder / str(number)
+        shutil.copytree(base, root)
+        store = dying(LocalStore(root), number)
+        with impatient():
+            yield store, root
+        shutil.rmtree(root)
+        if not store.shared["dead"]:
             assert number > least
             return
         assert number < MOST_CALLS
@@ -208,13 +221,12 @@ def ends_of(project: Project) -> dict[str, tuple[list[int], int]]:
     return {one: (numbers(project, one), project.table(one).state.log_version) for one in project.tables()}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_promotion_that_dies_goes_on(base, tmp_path, after):
+def test_a_promotion_that_dies_goes_on(base, tmp_path):
     whole = tmp_path / "whole"
     shutil.copytree(base, whole)
     promote(opened(whole), "pr", dry_run=False)
     wanted = ends_of(opened(whole))
-    for store, root in at_calls(base, tmp_path, lambda store, _: store.die(after=after)):
+    for store, root in deaths(base, tmp_path):
         with contextlib.suppress(VersionedError):
             promote(Project("NYC", store), "pr", dry_run=False)
         project = opened(root)
@@ -291,11 +303,8 @@ def abandon_and_drop(project: Project) -> None:
     drop_environment(project, "pr")
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [prepare, commit, abandon, abandon_and_drop], ids=lambda dies: dies.__name__)
-def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_that_it_leaves(
-    base, tmp_path, dies, after
-):
+def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_that_it_leaves(base, tmp_path, dies):
     """A half dies at any call, before or after the new code is deployed; sensors look, and whoever comes goes on."""
     started = tmp_path / "started"
     shutil.copytree(base, started)
@@ -308,7 +317,7 @@ def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_tha
         prepare(opened(started))
     seen = set()
     with dg.DagsterInstance.ephemeral() as instance:
-        for store, root in at_calls(started, tmp_path, lambda store, _: store.die(after=after), least=3):
+        for store, root in deaths(started, tmp_path, least=1):
             with contextlib.suppress(VersionedError):
                 dies(Project("NYC", store))
             project = opened(root)
@@ -341,11 +350,9 @@ def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_tha
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("dies", [prepare, commit, abandon], ids=lambda dies: dies.__name__)
 @pytest.mark.timeout(1200)
-def test_a_half_that_dies_on_s3_is_gone_on_with(base, tmp_path, s3_server: S3Server, dies, after):
-    """At each third call."""
+def test_a_half_that_dies_on_s3_is_gone_on_with(base, tmp_path, s3_server: S3Server, dies):
     whole = tmp_path / "whole"
     shutil.copytree(base, whole)
     promote(opened(whole), "pr", dry_run=False)
@@ -355,12 +362,11 @@ def test_a_half_that_dies_on_s3_is_gone_on_with(base, tmp_path, s3_server: S3Ser
     if dies is not prepare:
         prepare(opened(started))
     bucket = s3_server.new_bucket()
-    for number in itertools.count(1, 3):
+    for number in itertools.count(1):
         store = s3_server.store(bucket, f"{number}")
         for info in LocalStore(started).list(""):
             store.put(info.key, LocalStore(started).get(info.key))
-        stepped = Stepped(store)
-        stepped.shared["before"] = lambda call, die=stepped.die, at=number: call.number == at and die(after=after)
+        stepped = dying(store, number)
         with contextlib.suppress(VersionedError), impatient():
             dies(Project("NYC", stepped))
         project = Project("NYC", store)
@@ -368,8 +374,8 @@ def test_a_half_that_dies_on_s3_is_gone_on_with(base, tmp_path, s3_server: S3Ser
         assert ends_of(project) == wanted
         assert read_promotion(project.data).state == "ended"
         require_sound(project)
-        if stepped.shared["number"] < number:
-            assert number > 3
+        if not stepped.shared["dead"]:
+            assert number > 1
             return
 
 
@@ -391,7 +397,7 @@ def test_what_production_does_meanwhile_stays(base, tmp_path, other):
         done.append(root)
         other(opened(root))
 
-    for store, root in at_calls(base, tmp_path, happens, first=1 + OTHERS.index(other) % EVERY, every=EVERY):
+    for store, root in at_calls(base, tmp_path, happens, first=1 + OTHERS.index(other) % EVERY):
         with contextlib.suppress(VersionedError):
             promote(Project("NYC", store), "pr", dry_run=False)
         project = opened(root)
@@ -405,7 +411,7 @@ def test_a_fork_reads_whatever_production_does_meanwhile_and_afterwards(base, tm
     shutil.copytree(base, alone)
     drop_environment(opened(alone), "pr")
     first = 1 + OTHERS.index(other) % EVERY
-    for store, root in at_calls(alone, tmp_path, lambda _, root: other(opened(root)), first=first, every=EVERY):
+    for store, root in at_calls(alone, tmp_path, lambda _, root: other(opened(root)), first=first):
         with contextlib.suppress(VersionedError):
             create_environment(Project("NYC", store), "e")
         project = opened(root)

@@ -17,7 +17,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.environment.registry import document_of
 from support.crashes import WRITING
-from support.interleaving import Stepped, impatient
+from support.interleaving import Stepped, dying, impatient
 from support.stores import left_of_environments
 
 pytestmark = pytest.mark.slow
@@ -116,12 +116,10 @@ def require_sound(project: Project) -> None:
         assert not project.table(table).verify().findings, table
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.timeout(600)
-def test_one_that_dies_goes_on_to_the_same_end(base, tmp_path, after):
-    """At each call that writes: what dies before another one leaves what the next one that writes would find."""
+def test_one_that_dies_goes_on_to_the_same_end(base, tmp_path):
     for number, root in copies(base, tmp_path):
-        store, fired = stepped(root, number, lambda store: store.die(after=after), WRITING)
+        store = dying(LocalStore(root), number)
         with impatient(), contextlib.suppress(VersionedError):
             rebase(Project("NYC", store))
         project = opened(root)
@@ -138,7 +136,7 @@ def test_one_that_dies_goes_on_to_the_same_end(base, tmp_path, after):
         if number % 10 == 0:
             drop_environment(project, "pr")
             assert not left_of_environments(project.store)
-        if not fired:
+        if not store.shared["dead"]:
             assert number > 15
             return
 

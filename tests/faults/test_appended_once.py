@@ -11,10 +11,9 @@ from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
-from support.interleaving import Stepped
+from support.interleaving import Stepped, dying
 
 pytestmark = [pytest.mark.faults]
 
@@ -27,10 +26,7 @@ def rows_in(store: Stepped | LocalStore) -> VersionedTable:
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["alone", "another in between"])
-@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
-def test_rows_whose_append_died_anywhere_are_there_once_when_a_later_run_has_done_it(
-    tmp_path: Path, after: bool, between: bool
-):
+def test_rows_whose_append_died_anywhere_are_there_once_when_a_later_run_has_done_it(tmp_path: Path, between: bool):
     mine, others = pa.table({"n": [1, 2]}), pa.table({"n": [9]})
     rows_in(LocalStore(tmp_path / "begun")).write(pa.table({"n": [0]}))
     number, died, was_there = 0, True, 0
@@ -38,16 +34,10 @@ def test_rows_whose_append_died_anywhere_are_there_once_when_a_later_run_has_don
         number += 1
         place = tmp_path / str(number)
         shutil.copytree(tmp_path / "begun", place)
-        store = Stepped(LocalStore(place))
-
-        def dies(call: Call, at: int = number, dying: Stepped = store) -> None:
-            if call.number == at:
-                dying.die(after=after)
-
-        store.shared["before"] = dies
+        store = dying(LocalStore(place), number)
         with suppress(VersionedError):
             rows_in(store).write(mine, options=APPEND, run=FIRST)
-        died = bool(store.shared["dead"] or store.shared["dies_after"])
+        died = bool(store.shared["dead"])
         table = rows_in(LocalStore(place))
         committed = table.read().num_rows == 3
         was_there += committed

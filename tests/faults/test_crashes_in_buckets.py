@@ -56,13 +56,17 @@ def case(
 ) -> Case:
     place = BucketPlace(bucket.subfolder(request.param), tmp_path_factory.mktemp("copies"))
     whole = prepared(request.param, OPERATIONS[request.param], killer, place)
-    return replace(whole, numbers=whole.numbers[CALLS[bucket.uri.partition(":")[0]]])
+    calls = CALLS[bucket.uri.partition(":")[0]]
+    return replace(whole, numbers=whole.numbers[calls], changes=whole.changes[calls])
 
 
 def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
-    killed_at(case, killer, case.numbers)
+    killed_at(case, killer, case.changes)
 
 
-@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
-def test_failed_at_every_call(case: Case, fault: Fault) -> None:
-    failed_at(case, fault, case.numbers)
+def test_failed_at_every_call(case: Case) -> None:
+    failed_at(case, Fault.BEFORE, case.numbers)
+
+
+def test_lost_the_answer_of_every_call(case: Case) -> None:
+    failed_at(case, Fault.LOST_ANSWER, case.changes)

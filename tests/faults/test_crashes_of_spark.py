@@ -49,13 +49,17 @@ def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
 
 @pytest.mark.slow
 def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
-    killed_at(case, killer, case.numbers)
+    killed_at(case, killer, case.changes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
-def test_failed_at_every_call(case: Case, fault: Fault) -> None:
-    failed_at(case, fault, case.numbers)
+def test_failed_at_every_call(case: Case) -> None:
+    failed_at(case, Fault.BEFORE, case.numbers)
+
+
+@pytest.mark.slow
+def test_lost_the_answer_of_every_call(case: Case) -> None:
+    failed_at(case, Fault.LOST_ANSWER, case.changes)
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory, SnapshotMerge
-from support.interleaving import Stepped
+from support.interleaving import Stepped, dying
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -31,9 +30,8 @@ def history(store: Stepped | LocalStore, strategy: str) -> EventTable:
     return EventTable(Project("FAULTS", store).table("planes"), HISTORIES[strategy])
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("strategy", HISTORIES)
-def test_a_write_that_dies_is_not_there_or_is_whole(tmp_path: Path, strategy: str, after: bool):
+def test_a_write_that_dies_is_not_there_or_is_whole(tmp_path: Path, strategy: str):
     run = Run("r", "planes", 0)
     history(LocalStore(tmp_path / "begun"), strategy).write(FIRST)
     number, died, was_there = 0, True, 0
@@ -41,16 +39,10 @@ def test_a_write_that_dies_is_not_there_or_is_whole(tmp_path: Path, strategy: st
         number += 1
         place = tmp_path / str(number)
         shutil.copytree(tmp_path / "begun", place)
-        store = Stepped(LocalStore(place))
-
-        def dies(call: Call, at: int = number, dying: Stepped = store) -> None:
-            if call.number == at:
-                dying.die(after=after)
-
-        store.shared["before"] = dies
+        store = dying(LocalStore(place), number)
         with suppress(VersionedError):
             history(store, strategy).write(SECOND, run=run)
-        died = bool(store.shared["dead"] or store.shared["dies_after"])
+        died = bool(store.shared["dead"])
         found = history(LocalStore(place), strategy)
         operations = found.events()["op"].to_pylist()
         assert operations in (EVENTS[strategy][:2], EVENTS[strategy])

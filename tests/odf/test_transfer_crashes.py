@@ -1,6 +1,8 @@
 """A pull or a push that dies at any moment: nothing is half there, and the next one goes on. So do two at once."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,11 @@ from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, ObjectStore
-from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
+from dagster_versioned.storage.wrappers import Call, FaultStore
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.table import VersionedTable
+from support.interleaving import dying
 from support.odf_graph import Served, add_readings
-
-PULL_CALLS = 50
-PUSH_CALLS = 10
-FAULTS = [Fault.BEFORE, Fault.LOST_ANSWER]
 
 
 def copy_in(store: ObjectStore) -> VersionedTable:
@@ -49,61 +48,43 @@ def check(table: VersionedTable, source: Served) -> None:
     assert list(table.store.list(PULLED)) == []
 
 
-def dying_at(number: int, fault: Fault) -> Callable[[Call], Fault | None]:
-    """From a call on nothing is done any more; that one itself may have been."""
-
-    def decide(call: Call) -> Fault | None:
-        return None if call.number < number else fault if call.number == number else Fault.BEFORE
-
-    return decide
-
-
-def some(calls: int, fast: set[int]) -> list[object]:
-    numbers = range(1, calls + 1)
-    return [number if number in fast else pytest.param(number, marks=pytest.mark.slow) for number in numbers]
-
-
-@pytest.mark.parametrize("number", some(PULL_CALLS, {13, 27, 40}))
-def test_a_pull_that_died_left_whole_versions_and_the_next_one_brings_the_rest(
-    source: Served, tmp_path: Path, number: int
-):
-    for fault in FAULTS:
-        store = LocalStore(tmp_path / fault.name)
-        with pytest.raises(VersionedError):
-            pull(source.remote, copy_in(FaultStore(store, dying_at(number, fault))))
+def test_a_pull_that_died_left_whole_versions_and_the_next_one_brings_the_rest(source: Served, tmp_path: Path):
+    for number in count(1):
+        store = LocalStore(tmp_path / str(number))
+        stepped = dying(store, number)
+        with suppress(VersionedError):
+            pull(source.remote, copy_in(stepped))
         table = copy_in(store)
         if (head := head_of(table)) is not None:
             assert head in heads_of(source)
             assert EventTable(table).current().num_rows in (6, 12)
         pull(source.remote, table)
         check(table, source)
+        if not stepped.shared["dead"]:
+            break
+    assert number > 10
 
 
-def test_the_calls_of_a_pull_and_of_a_push_are_all_tried(source: Served, tmp_path: Path):
-    pulling, pushing = (CountingStore(LocalStore(tmp_path / name)) for name in ("copy", "shared"))
-    table = copy_in(pulling)
-    pull(source.remote, table)
-    assert len(pulling.calls) <= PULL_CALLS
-    push(table, pushing)
-    assert len(pushing.calls) <= PUSH_CALLS
-
-
-@pytest.mark.parametrize("number", some(PUSH_CALLS, {4, 8}))
 def test_a_push_that_died_shows_the_old_head_or_the_new_one_and_the_next_one_brings_the_rest(
-    source: Served, tmp_path: Path, number: int
+    source: Served, tmp_path: Path
 ):
     table = copy_in(LocalStore(tmp_path / "copy"))
     pull(source.remote, table)
-    for fault in FAULTS:
-        shared = LocalStore(tmp_path / fault.name)
-        with pytest.raises(VersionedError):
-            push(table, FaultStore(shared, dying_at(number, fault)), key=source.key)
-        if (tmp_path / fault.name / "refs/head").exists():
+    for number in count(1):
+        folder = tmp_path / str(number)
+        shared = LocalStore(folder)
+        stepped = dying(shared, number)
+        with suppress(VersionedError):
+            push(table, stepped, key=source.key)
+        if (folder / "refs/head").exists():
             assert not verify(RemoteDataset(shared)).datasets[0].findings
         push(table, shared, key=source.key)
         report = verify(RemoteDataset(shared))
         assert report.ok
         assert report.datasets[0].signed == source.remote.head()
+        if not stepped.shared["dead"]:
+            break
+    assert number > 3
 
 
 class Interrupting(FaultStore):

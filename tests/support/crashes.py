@@ -33,7 +33,7 @@ BY_VECTORS = TableOptions(
     properties={"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
 )
 
-WRITING = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"})
+WRITING = frozenset({"put", "put_file", "put_chunks", "put_if_absent", "put_if_match", "copy", "delete", "abort"})
 
 Action = Callable[[VersionedTable], object]
 

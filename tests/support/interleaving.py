@@ -1,5 +1,6 @@
 """Two processes that work on one table, stepped by hand: one stops before a call of its store, the other runs."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,7 +21,7 @@ from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Call, StoreWrapper
 from dagster_versioned.tables.maintenance import collect, lease
 from dagster_versioned.tables.table import VersionedTable
-from support.crashes import SMALL_PARTS, project_in, table_in
+from support.crashes import SMALL_PARTS, WRITING, project_in, table_in
 from support.frames import numbered
 from support.readers import assert_same
 from support.tmpfs import scratch
@@ -75,6 +76,22 @@ class Stepped(StoreWrapper):
     def die(self, *, after: bool = False) -> None:
         """From within ``before``: fail from now on, the call at hand untried; or do that one still (``after``)."""
         self.shared["dies_after" if after else "dead"] = True
+
+
+def dying(store: ObjectStore, number: int) -> Stepped:
+    """The store of a process that dies before the ``number``-th of its calls that write (from 1).
+
+    No other death leaves anything else: one before a call that reads, and one right after a call that writes, leave
+    what the next call that writes would find.
+    """
+    writes = itertools.count(1)
+
+    def before(call: Call) -> None:
+        if call.verb in WRITING and next(writes) == number:
+            stepped.die()
+
+    stepped = Stepped(store, before)
+    return stepped
 
 
 @contextmanager

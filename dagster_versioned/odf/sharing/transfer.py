@@ -170,6 +170,8 @@ def _pull(
     for events, named in slices:
         staged.keep_checkpoints(named)
         append_events(table, lambda _, events=events: events)
+    if not slices:
+        table.resolve()  # a pull that died may have committed the last of them, and not said where the chain ends
     if signature is not None and signature != own and not found.ahead:
         table.store.put(SIGNATURE_KEY, signature.document())
     staged.discard()
