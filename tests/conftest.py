@@ -1,5 +1,6 @@
 """What every test stands on: an environment that touches nobody's real home, account or telemetry."""
 
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, settings
 
 from support.tmpfs import in_memory
@@ -77,6 +80,23 @@ def dagster_home() -> Iterator[Path]:
             os.environ["DAGSTER_HOME"] = before
 
 
+@pytest.fixture(autouse=True, scope="session")
+def migrations_of_dagster() -> Iterator[None]:
+    """Have the scripts that migrate Dagster's databases, some hundred, run once and not for each instance."""
+    read = ScriptDirectory.from_config
+    kept: dict[str | None, ScriptDirectory] = {}
+
+    def from_config(config: Config) -> ScriptDirectory:
+        place = config.get_main_option("script_location")
+        if place not in kept:
+            kept[place] = read(config)
+        return kept[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptDirectory, "from_config", from_config)
+        yield
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator["S3Server"]:
     """A real S3 server, one for all tests of a process."""
@@ -133,6 +153,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         if _cases[test] % every.args[0]:
             item.add_marker(pytest.mark.slow)
         _cases[test] += 1
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what was imported and collected, which it would visit all the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 1_000)
 
 
 @pytest.hookimpl(trylast=True)
