@@ -27,6 +27,22 @@ MOVED: Mapping[str, str] = MappingProxyType(
         "dagster_versioned.tables.parked.park": "dagster_versioned.publication.park",
         "dagster_versioned.tables.parked.publish": "dagster_versioned.publication.publish",
         "dagster_versioned.tables.maintenance.verify": "dagster_versioned.tables.verify",
+        "dagster_versioned.assets.feature_report": "dagster_versioned.assets.feature_step",
+        "dagster_versioned.assets.reuse.narrowed_context": "dagster_versioned.assets.reuse.reuse_step",
+        "dagster_versioned.cli.graph_lock": "dagster_versioned.cli.graph",
+        "dagster_versioned.components.yaml_schema": "dagster_versioned.components.project",
+        "dagster_versioned.delta.missing_features": "dagster_versioned.delta.features",
+        "dagster_versioned.engines.spark.batches": "dagster_versioned.engines.spark.write",
+        "dagster_versioned.engines.spark.greeting": "dagster_versioned.engines.spark.session",
+        "dagster_versioned.engines.untyped": "dagster_versioned.engines.arrow.engine",
+        "dagster_versioned.io_managers.transform_run": "dagster_versioned.io_managers.outputs",
+        "dagster_versioned.io_managers.version_diff": "dagster_versioned.io_managers.materialization",
+        "dagster_versioned.odf.ingest.event_time": "dagster_versioned.odf.ingest.fetch",
+        "dagster_versioned.odf.ingest.prepare": "dagster_versioned.odf.ingest.poll",
+        "dagster_versioned.odf.ingest.read_parquet": "dagster_versioned.odf.ingest.read",
+        "dagster_versioned.odf.spark.groups": "dagster_versioned.odf.spark.transform",
+        "dagster_versioned.odf.verification.taken_back": "dagster_versioned.odf.verification.files",
+        "dagster_versioned.tables.relocation.placement_authority": "dagster_versioned.tables.context",
     }
 )
 """What a module was called, and what it is called."""

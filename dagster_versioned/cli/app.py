@@ -39,7 +39,7 @@ GROUPS = {
     "graph": (
         "Features",
         "Features: what depends on what, what changed since it was pushed, what is to be computed.",
-        *("graph", "graph_lock"),
+        "graph",
     ),
     "feature": ("Features", "Samples of features: what there is, how it came about, and their deletion.", "features"),
     "odf": (

@@ -1,6 +1,7 @@
 """What Dagster shows of a version: the metadata of a materialization."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,12 @@ import pyarrow as pa
 
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.delta.schema.types import parse_schema, sql_text
+from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.environment import ENVIRONMENT_KEY
 from dagster_versioned.io_managers.omissions import Omissions
-from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.definitions import other_definition, version_before
@@ -29,6 +31,13 @@ SHOWN_PARTITIONS = 3
 """The log names so many partitions of each change; the rest has its materializations."""
 PREVIEW_COLUMNS = 20
 PREVIEW_CHARACTERS = 40
+
+MAX_LINES = 40
+"""Lines of a diff; there may be thousands of columns and parents, and all of it goes into Dagster's event log."""
+MAX_TEXT = 60
+
+Line = tuple[str, object, object]
+"""What differs, before and after."""
 
 
 def table_metadata(
@@ -196,9 +205,12 @@ def markdown(rows: pa.RecordBatch, nrow: int) -> str:
     """The rows as a Markdown table, long values and wide tables cut, with a line that says of how many they are."""
     names = rows.schema.names[:PREVIEW_COLUMNS]
     lines = [
-        [_cell(name) for name in names],
+        [_cell(name, PREVIEW_CHARACTERS) for name in names],
         ["---"] * len(names),
-        *([_cell(value) for value in row.values()] for row in rows.select(names).to_pylist()),
+        *(
+            [_cell("" if value is None else str(value), PREVIEW_CHARACTERS) for value in row.values()]
+            for row in rows.select(names).to_pylist()
+        ),
     ]
     cut = f", {len(names)} of {rows.num_columns} columns" if len(names) < rows.num_columns else ""
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -219,8 +231,57 @@ def _preview(table: VersionedTable, version: Version, rows: int) -> str | None:
     return markdown(reader.read_next_batch().slice(0, rows), version.identity.nrow)
 
 
-def _cell(value: object) -> str:
-    text = "" if value is None else str(value)
-    if len(text) > PREVIEW_CHARACTERS:
-        text = text[: PREVIEW_CHARACTERS - 1] + "…"
+def _cell(text: str, characters: int) -> str:
+    if len(text) > characters:
+        text = text[: characters - 1] + "…"
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("\r", " ")
+
+
+def diff_text(table: TableName, before: Version | None, version: Version, change: str) -> str:
+    """The difference to the version before in Markdown, with the command that shows all of it; reads nothing."""
+    if change == "none":
+        return f"Nothing changed: it is still version {version.short}."
+    if before is None:
+        return "The first version."
+    try:
+        lines = list(_lines(version_diff(before, version, (), ())))
+    except VersionedError as error:  # of the version before; this one is committed
+        return f"It cannot be compared with the version before. {error}"
+    more = f"\n\n{len(lines) - MAX_LINES} more differences" if len(lines) > MAX_LINES else ""
+    rows = "\n".join(f"| {' | '.join(_cell(str(value), MAX_TEXT) for value in line)} |" for line in lines[:MAX_LINES])
+    partition = f" --partition '{version.partition}'" if version.partition is not None else ""
+    command = f"dagster-versioned diff '{table}' {before.short} {version.short}{partition}"
+    return f"| | {before.short} | {version.short} |\n| --- | --- | --- |\n{rows}{more}\n\n`{command}`"
+
+
+def _lines(diff: VersionDiff) -> Iterator[Line]:
+    old, new = diff.before, diff.after
+    if diff.rows_before == diff.rows_after:
+        yield "rows", diff.rows_before, diff.rows_after
+    else:
+        yield "rows", diff.rows_before, f"{diff.rows_after} ({diff.rows_after - diff.rows_before:+})"
+    yield "data", old.identity.data_sha[:8], "the same" if diff.same_data else new.identity.data_sha[:8]
+    if not diff.same_data:
+        yield "bytes", old.facts.size_bytes, new.facts.size_bytes
+        yield "parts", old.facts.part_count, new.facts.part_count
+    for column in diff.columns:
+        was, now = ("none" if kind is None else sql_text(kind) for kind in (column.before, column.after))
+        yield f"column {column.name}", was, now
+    if diff.column_order_changed:
+        yield "order of columns", "", "changed"
+    for parent in diff.parents:
+        partition = f" [{parent.partition}]" if parent.partition is not None else ""
+        name = f"parent {parent.source}.{parent.table}{partition}"
+        yield name, (parent.before or "none")[:8], (parent.after or "none")[:8]
+    for name, (was, now) in diff.metadata.items():
+        yield name, _value(was), _value(now)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case str():
+            return value
+        case _:
+            return json.dumps(value)

@@ -25,6 +25,7 @@ from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import WATERMARK_KEY, event_time_of, watermark_of
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
+    OURS,
     PREVIEWED_PARTITIONS,
     other_writer,
     outcome_text,
@@ -36,9 +37,8 @@ from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.output_partitions import frames_by_partition
 from dagster_versioned.io_managers.parents import parents_of
-from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.odf.queries.transform import Derivation
+from dagster_versioned.odf.queries.transform import Derivation, Derived
 from dagster_versioned.publication.park import Parked, park
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
@@ -311,3 +311,28 @@ def _append_events(
         assert watermark is not None
         return events.set_watermark(watermark, **described)
     return events.write(frame, event_time=event_time, watermark=watermark, **described)
+
+
+def run_metadata(derivation: Derivation, derived: Derived) -> dict[str, Any]:
+    """The intervals of the inputs, as they are recorded, by what the query calls them.
+
+    ``run`` is ``map`` (over new events alone), ``whole`` (computed and compared), or ``none`` where nothing was new.
+    """
+    records = [
+        dg.TableRecord(
+            {
+                "input": name,
+                "dataset": str(taken.dataset_id),
+                "after_offset": "" if taken.prev_offset is None else str(taken.prev_offset),
+                "until_offset": "" if taken.new_offset is None else str(taken.new_offset),
+                "until_block": "" if taken.new_block_hash is None else str(taken.new_block_hash),
+            }
+        )
+        for name, taken in zip(derivation.query.inputs, derived.inputs, strict=True)
+    ]
+    names = ("input", "dataset", "after_offset", "until_offset", "until_block")
+    schema = dg.TableSchema([dg.TableColumn(name, "string") for name in names])
+    return {
+        f"{OURS}/run": derived.kind.value if derived.kind is not None else "none",
+        f"{OURS}/inputs": dg.TableMetadataValue(records, schema),
+    }

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name
@@ -10,7 +10,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.environment.registry import Environment, open_environment
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
-from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.state import LoadedStates
 from dagster_versioned.tables.write.commit import Guard
 
@@ -20,6 +19,25 @@ LEFT_KEY = "_delta_log/.left"
 It sorts before every commit, so that who lists tables sees it first.
 """
 _LOG = re.compile(r".*/_delta_log/\d{20}\.(?:json|checkpoint\..+)", re.ASCII)
+
+
+class PlacementAuthority(Protocol):
+    """What a project asks when it is governed (seed 003, "Role-aware reads"). Both answers are read live."""
+
+    def check_write(self) -> None:
+        """Return if the bytes belong at the place that was opened.
+
+        Raises `GovernanceError` where that cannot be known, and `ProjectMoved` where they belong elsewhere; it is asked
+        before anything is written.
+        """
+        ...
+
+    def relocated(self) -> ObjectStore | None:
+        """The store where the bytes are now; ``None`` if that is the place that was opened.
+
+        Where governance does not answer, it warns and gives ``None``, so that what is here can be read.
+        """
+        ...
 
 
 class ProjectContext:

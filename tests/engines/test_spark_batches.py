@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.engines.parts import WriteOptions
-from dagster_versioned.engines.spark import SparkEngine, batches
+from dagster_versioned.engines.spark import SparkEngine
+from dagster_versioned.engines.spark import write as spark_write
 from support.spark import needs_spark, round_trip, staging_in
 
 pytestmark = [pytest.mark.spark, needs_spark(4, 0, "batches that are limited in bytes")]
@@ -42,7 +43,7 @@ def test_narrow_rows_are_taken_without_a_limit_that_is_gone_afterwards(spark, tm
 
 
 def test_a_row_too_wide_for_its_share_of_a_batch_is_written_under_sparks_limit(spark, tmp_path, limits, monkeypatch):
-    monkeypatch.setattr(batches, "BATCH_BYTES", 10_000 * 108)
+    monkeypatch.setattr(spark_write, "BATCH_BYTES", 10_000 * 108)
     fits = spark.range(1000).selectExpr("id", "repeat('x', 100) as s")
     wide = fits.selectExpr("id", "if(id = 999, repeat('é', 51), s) as s")
     round_trip(spark, fits, tmp_path / "fits")

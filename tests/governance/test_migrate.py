@@ -27,10 +27,10 @@ from dagster_versioned.governance.registry import Registry
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
+from dagster_versioned.tables.context import PlacementAuthority
 from dagster_versioned.tables.documents.tag import tag_names
 from dagster_versioned.tables.pins import PINS_KEY
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
-from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
 from support.hooked_store import HookedStore

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.odf.verification.taken_back import taken_back_in_vain
+from dagster_versioned.odf.verification.files import taken_back_in_vain
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore

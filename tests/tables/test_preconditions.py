@@ -26,10 +26,10 @@ from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.storage.location import Location
+from dagster_versioned.tables.context import PlacementAuthority
 from dagster_versioned.tables.event_history import EventHistory
 from dagster_versioned.tables.preconditions import VERBS
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, put_mark
-from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 

@@ -32,7 +32,7 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, Fetching, fetch
-from dagster_versioned.odf.ingest.prepare import prepare
+from dagster_versioned.odf.ingest.poll import prepare
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage import public_network
 from dagster_versioned.storage.http import HttpClient
