@@ -12,7 +12,7 @@ from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.identity.version import On, require_on
-from dagster_versioned.projects.staleness import SHORT, CellHead, Need, TableHeads, TableKey, find
+from dagster_versioned.projects.staleness import SHORT, CellHead, MemberCell, Need, TableHeads, TableKey, find
 from dagster_versioned.tables.documents.head import partition_head
 from dagster_versioned.tables.table import open_table
 
@@ -48,7 +48,9 @@ class FreshParents(VersionCheck):
             own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
             needs = [upstream.need(checked, head.partition) for upstream in upstreams]
             code_version = checked.graph.get(checked.asset_key).code_version if cell.feature is not None else None
-            found = find(str(checked.table.name), head.partition, [(own, head.partition, needs, code_version)], self.on)
+            found = find(
+                str(checked.table.name), head.partition, [MemberCell(own, head.partition, needs, code_version)], self.on
+            )
             for change in found.changes if found else ():
                 name = change.upstream or "code version"
                 place = name if change.partition is None else f"{name} [{change.partition}]"

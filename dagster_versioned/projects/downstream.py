@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.projects.staleness import CellHead, Need, TableHeads, TableKey, find
+from dagster_versioned.projects.staleness import CellHead, MemberCell, Need, TableHeads, TableKey, find
 from dagster_versioned.tables.environment.registry import Environment
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _is_stale(own: TableHeads, partition: str | None, need: Need, changed: Colle
         keys={of for of in built if of is not None} or set(need.heads.partitions) if is_partitioned else None,
         is_whole=is_partitioned and None in built,
     )
-    stale = find("", partition, [(own, partition, [judged], None)], "data_sha")
+    stale = find("", partition, [MemberCell(own, partition, [judged], None)], "data_sha")
     return stale is not None and any(
         change.upstream == need.upstream and (change.partition is None or (used[0][0], change.partition) in used)
         for change in stale.changes

@@ -8,7 +8,7 @@ happened between two looks can escape it.
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import orjson
 
@@ -216,54 +216,96 @@ class StaleCell:
         return f"first version: {shown}{more}" if self.is_new else shown + more
 
 
+class MemberCell(NamedTuple):
+    """One of the assets that run together, at a partition: the heads of its table, what it needs, and the code version
+    that it is to have, which counts in any case where the table is a feature's."""
+
+    heads: TableHeads
+    partition: str | None
+    needs: Sequence[Need]
+    code_version: str | None
+
+    @property
+    def head(self) -> CellHead | None:
+        """What there is of it."""
+        return self.heads.cell(self.partition)
+
+    @property
+    def outer_needs(self) -> list[Need]:
+        """What it needs of other runs than its own."""
+        return [need for need in self.needs if not need.is_own]
+
+    def counts_code(self, on_code_version: bool) -> bool:
+        """Whether another code version is a reason to run."""
+        is_feature = self.head is not None and self.head.feature is not None
+        return on_code_version or (is_feature and self.code_version is not None)
+
+
 def find(
     unit: str,
     partition: str | None,
-    members: Sequence[tuple[TableHeads, str | None, Sequence[Need], str | None]],
+    members: Iterable[MemberCell],
     on: On = "metadata_sha",
     *,
     on_code_version: bool = False,
 ) -> StaleCell | None:
     """The state of one cell of the assets that run together as ``unit``; ``None`` if it is current.
 
-    Of each member: the heads of its table, the partition there, what it needs, and the code version that it is to
-    have, which counts in any case where the table is a feature's. Without any upstream there is nothing else to
-    compare, and a cell without a version is not found missing.
+    Without any upstream there is nothing else to compare, and a cell without a version is not found missing.
     """
-    changes: list[Change] = []
-    absent: list[tuple[str, int]] = []
-    unreadable: list[str] = []
-    is_new, held = False, None
-    seen: list[Any] = [unit, partition]
-    since = ""
-    for heads, own, needs, code_version in members:
-        head = heads.cell(own)
-        outer = [need for need in needs if not need.is_own]
-        unreadable += [one.unreadable for one in (heads, *(need.heads for need in outer)) if one.unreadable]
-        is_new |= head is None
-        held = held or (head.held if head else None)
-        since = max(since, head.timestamp if head else "")
-        seen.append(head.log_version if head else heads.dropped)
-        for need in needs:
-            if not need.is_own:
-                absent += _absent(need, head is None)
-                used = [(key, cell) for key in _keys_of(need) if (cell := need.heads.cell(key)) is not None]
-                seen.append([need.table, [(key, cell.metadata_sha, cell.log_version) for key, cell in used]])
-                since = max(since, *(cell.timestamp for _, cell in used), "")
-            changes += _changes(need, head, on)
-        record = head.feature if head is not None else None
-        if record is not None and record.left:
-            changes.append(Change("samples left", own, str(record.left), "0"))
-        if on_code_version or (record is not None and code_version is not None):
-            seen.append(code_version)
-            if head is not None and head.code_version != code_version:
-                changes.append(Change(None, None, head.code_version, code_version))
+    members = list(members)
+    heads = [member.head for member in members]
+    is_new = None in heads
+    changes = [change for member in members for change in _reasons(member, on, on_code_version)]
+    absent = [cell for member in members for need in member.outer_needs for cell in _absent(need, member.head is None)]
+    unreadable = next(filter(None, map(_unreadable, members)), None)
     if not (changes or unreadable or (absent and is_new)):
         return None
+    held = next((head.held for head in heads if head is not None and head.held is not None), None)
+    seen = [unit, partition, *(fact for member in members for fact in _facts(member, on_code_version))]
     state = hashlib.sha256(orjson.dumps(seen)).hexdigest()
-    return StaleCell(
-        tuple(changes), is_new, _and_more(absent), held, unreadable[0] if unreadable else None, state, since
-    )
+    return StaleCell(tuple(changes), is_new, _and_more(absent), held, unreadable, state, _newest(members))
+
+
+def _reasons(member: MemberCell, on: On, on_code_version: bool) -> Iterator[Change]:
+    """Why a member is to run."""
+    head = member.head
+    for need in member.needs:
+        yield from _changes(need, head, on)
+    if head is None:
+        return
+    if head.feature is not None and head.feature.left:
+        yield Change("samples left", member.partition, str(head.feature.left), "0")
+    if member.counts_code(on_code_version) and head.code_version != member.code_version:
+        yield Change(None, None, head.code_version, member.code_version)
+
+
+def _unreadable(member: MemberCell) -> str | None:
+    """Why nothing can be known of a member, or of what it needs."""
+    tables = (member.heads, *(need.heads for need in member.outer_needs))
+    return next((heads.unreadable for heads in tables if heads.unreadable), None)
+
+
+def _facts(member: MemberCell, on_code_version: bool) -> Iterator[Any]:
+    """What the judgement of a member depends on, in an order that digests of states are taken of."""
+    head = member.head
+    yield member.heads.dropped if head is None else head.log_version
+    for need in member.outer_needs:
+        yield [need.table, [(key, cell.metadata_sha, cell.log_version) for key, cell in _cells_of(need)]]
+    if member.counts_code(on_code_version):
+        yield member.code_version
+
+
+def _newest(members: Iterable[MemberCell]) -> str:
+    """When the newest of the heads that a judgement depends on was written."""
+    heads = [member.head for member in members]
+    heads += [cell for member in members for need in member.outer_needs for _, cell in _cells_of(need)]
+    return max((head.timestamp for head in heads if head is not None), default="")
+
+
+def _cells_of(need: Need) -> list[tuple[str | None, CellHead]]:
+    """The upstream cells that there are, of those that are needed."""
+    return [(key, cell) for key in _keys_of(need) if (cell := need.heads.cell(key)) is not None]
 
 
 def _keys_of(need: Need) -> list[str | None]:
@@ -295,23 +337,31 @@ def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
     """How the upstream differs from what the head was built from."""
     built = _built(need, head)
     if need.pinned is not None:
-        recorded = built.get(None)
-        if need.pinned and recorded is not None and not recorded.metadata_sha.startswith(need.pinned):
-            yield Change(need.upstream, None, recorded.metadata_sha, need.pinned)
-        elif not built and not need.is_own:
-            yield Change(need.upstream, None, None, need.pinned or "the version it is pinned to")
+        yield from _pin_changes(need, need.pinned, built)
         return
-    if head is not None and head.feature is not None and need.upstream in head.feature.upstreams:
-        if _has_same_fields(need, head.feature.upstreams[need.upstream]):
-            return
-        on = "data_sha"  # what else its identity holds has no part in a feature
-    keys: Iterable[str | None] = _keys_of(need)
-    if need.is_whole and None not in built and built:
-        keys = sorted(need.keys or ())  # all partitions were recorded one by one: the table had others as well
-    for key in keys:
+    fields = None if head is None or head.feature is None else head.feature.upstreams.get(need.upstream)
+    if fields is not None and _has_same_fields(need, fields):
+        return
+    counted: On = on if fields is None else "data_sha"  # what else its identity holds has no part in a feature
+    for key in _compared_keys(need, built):
         current, recorded = need.heads.cell(key), built.get(key)
-        if current is not None and (recorded is None or recorded.sha(on) != current.sha(on)):
+        if current is not None and (recorded is None or recorded.sha(counted) != current.sha(counted)):
             yield Change(need.upstream, key, recorded.metadata_sha if recorded else None, current.metadata_sha)
+
+
+def _pin_changes(need: Need, pinned: str, built: Mapping[str | None, Built]) -> Iterator[Change]:
+    """How what an input is pinned to differs from what the head was built from."""
+    recorded = built.get(None)
+    if pinned and recorded is not None and not recorded.metadata_sha.startswith(pinned):
+        yield Change(need.upstream, None, recorded.metadata_sha, pinned)
+    elif not built and not need.is_own:
+        yield Change(need.upstream, None, None, pinned or "the version it is pinned to")
+
+
+def _compared_keys(need: Need, built: Mapping[str | None, Built]) -> Iterable[str | None]:
+    if need.is_whole and built and None not in built:
+        return sorted(need.keys or ())  # all partitions were recorded one by one: the table had others as well
+    return _keys_of(need)
 
 
 def _built(need: Need, head: CellHead | None) -> Mapping[str | None, Built]:

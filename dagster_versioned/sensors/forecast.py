@@ -11,7 +11,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.reuse.foreseen import ForeseenReuse
-from dagster_versioned.dagster_internals import is_in_user_code
+from dagster_versioned.dagster_internals import AssetGraph, is_in_user_code
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.identity.version import On, Scope
@@ -100,27 +100,18 @@ def forecast(
     """
     with ExitStack() as opened:
         known = instance or opened.enter_context(dg.DagsterInstance.ephemeral())
-        units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one), known)]
-        if len(repositories) > 1:
-            units = _in_order(units)
+        units = _units(repositories, known)
         members = [(unit, member) for unit in units for member in unit.members]
-        if not members:
-            raise InvalidInput(
-                "The definitions make no versioned table. Nothing was looked at. Give their assets a "
-                "VersionedParquetIOManager, and name the module that Dagster loads."
-            )
         where = {_environment(member.place.project) for _, member in members}
-        if environment is not None and (elsewhere := sorted(where - {environment})):
-            raise InvalidInput(
-                f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
-                'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
-            )
+        _require_tables(where, environment)
         requesters = [one for repository in repositories for one in _requesters(repository, units)]
         ahead = _Ahead(units, requesters, scope)
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)
         stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
-        reuse = {key: one for each in repositories for one in (_reuse(each, known),) for key in _made_by(each)}
+        reuse: dict[dg.AssetKey, ForeseenReuse] = {}
+        for repository in repositories:
+            reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, known))
         cells = tuple(one for number in range(len(units)) for one in ahead.foreseen(number, stands[number], reuse))
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
@@ -132,6 +123,26 @@ def forecast(
         unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
         unasked=tuple(key.to_user_string() for repository in repositories for key in _unasked(repository)),
     )
+
+
+def _units(repositories: Sequence[dg.RepositoryDefinition], instance: dg.DagsterInstance) -> list[Unit]:
+    """All that code locations make, upstream first."""
+    units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one), instance)]
+    return _in_order(units) if len(repositories) > 1 else units
+
+
+def _require_tables(where: Collection[str], environment: str | None) -> None:
+    """Raise `InvalidInput` unless there are tables, written in these environments, and all are in the one asked for."""
+    if not where:
+        raise InvalidInput(
+            "The definitions make no versioned table. Nothing was looked at. Give their assets a "
+            "VersionedParquetIOManager, and name the module that Dagster loads."
+        )
+    if environment is not None and (elsewhere := sorted({*where} - {environment})):
+        raise InvalidInput(
+            f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
+            'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
+        )
 
 
 @dataclass(frozen=True)
@@ -300,22 +311,29 @@ class _Ahead(Watch):
         }
         touched = self._below(number, self._moving)
         while touched := {cell: name for cell, name in touched.items() if cell not in moving}:
-            absent = [cell for cell in touched if cell in decided and decided[cell].standing == "absent"]
-            lacking = self._once_made(number, absent)
-            moved: set[str | None] = set()
-            for cell, name in touched.items():
-                if cell not in decided:
-                    stands[cell] = _Stand("may run", f"unknown until {name} has run")
-                    moved.add(cell)
-                    continue
-                finding = self._all[unit.name, cell]
-                if cell in lacking:
-                    stands[cell] = _stand(finding, replace(decided[cell], because=lacking[cell]))
-                elif decided[cell].standing in ("absent", "tried", "made", "behind", "unchecked"):
-                    stands[cell] = _stand(finding, Decision("waiting", name))
-                    moved.add(cell)
+            changed = self._once_moved(number, touched, decided)
+            moved = {cell for cell, stand in changed.items() if stand.what != "blocked"}
+            stands |= changed
             moving |= moved
             touched = self._below(number, {number: moved}) if moved else {}
+        return stands
+
+    def _once_moved(
+        self, number: int, touched: Mapping[str | None, str], decided: Mapping[str | None, Decision]
+    ) -> dict[str | None, _Stand]:
+        """What becomes of partitions once the upstreams that touch them have run, where that is something else."""
+        absent = [cell for cell in touched if cell in decided and decided[cell].standing == "absent"]
+        lacking = self._once_made(number, absent)
+        stands: dict[str | None, _Stand] = {}
+        for cell, name in touched.items():
+            if cell not in decided:
+                stands[cell] = _Stand("may run", f"unknown until {name} has run")
+                continue
+            finding = self._all[self.units[number].name, cell]
+            if cell in lacking:
+                stands[cell] = _stand(finding, replace(decided[cell], because=lacking[cell]))
+            elif decided[cell].standing in ("absent", "tried", "made", "behind", "unchecked"):
+                stands[cell] = _stand(finding, Decision("waiting", name))
         return stands
 
     def _below(self, number: int, moving: Mapping[int, set[str | None]]) -> dict[str | None, str]:
@@ -370,10 +388,6 @@ def _stand(finding: StaleCell, decision: Decision) -> _Stand:
     return _Stand(what, f"{own}; {kept}" if own else kept)
 
 
-def _reuse(repository: dg.RepositoryDefinition, instance: dg.DagsterInstance) -> ForeseenReuse:
-    return ForeseenReuse(repository.asset_graph, instance)
-
-
 def _kept(unit: Unit, cell: str | None, reuse: Mapping[dg.AssetKey, ForeseenReuse]) -> Mapping[dg.AssetKey, str | None]:
     """The versions that a step would keep or make current again; none unless that is all of its outputs."""
     found = {key: reuse[key].version(key, cell) if key in reuse else None for key in unit.keys}
@@ -420,18 +434,22 @@ def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> I
             continue
         keys = [key for key in sensor.asset_selection.resolve(graph) if key in own and graph.get(key).is_materializable]
         if isinstance(sensor, dg.AutomationConditionSensorDefinition):
-            if not is_in_user_code(sensor):
-                continue
-            by_condition: dict[tuple[On, bool, bool], set[int]] = {}
-            for key in keys:
-                for one in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
-                    options = one.on, one.on_code_version, one.wait_for_checks
-                    by_condition.setdefault(options, set()).add(own[key])
-            for options, numbers in by_condition.items():
-                yield _Requester(sensor.name, frozenset(numbers), *options)
+            if is_in_user_code(sensor):
+                yield from _requesters_by_condition(sensor.name, graph, {key: own[key] for key in keys})
         elif (on := plain(sensor.metadata, ON_KEY)) is not None:
             codes, checks = (bool(plain(sensor.metadata, key)) for key in (CODE_KEY, CHECKS_KEY))
             yield _Requester(sensor.name, frozenset(own[key] for key in keys), on, codes, checks)
+
+
+def _requesters_by_condition(sensor: str, graph: AssetGraph, units: Mapping[dg.AssetKey, int]) -> Iterator[_Requester]:
+    """A sensor that evaluates the conditions of assets, for each kind of them as one of its own."""
+    by_condition: dict[tuple[On, bool, bool], set[int]] = {}
+    for key, number in units.items():
+        for one in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
+            options = one.on, one.on_code_version, one.wait_for_checks
+            by_condition.setdefault(options, set()).add(number)
+    for options, numbers in by_condition.items():
+        yield _Requester(sensor, frozenset(numbers), *options)
 
 
 def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:

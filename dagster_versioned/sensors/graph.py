@@ -104,6 +104,10 @@ class Member:
     is_feature: bool
     is_history: bool
 
+    def own_cell(self, cell: str | None) -> str | None:
+        """The partition of its table at a partition of its unit."""
+        return cell if self.partitions is not None else None
+
 
 @dataclass(frozen=True, eq=False)
 class Unit:

@@ -21,11 +21,11 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import Need, StaleCell, TableHeads, find
+from dagster_versioned.projects.staleness import MemberCell, Need, StaleCell, TableHeads, find
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Dependency, Edge, Links, Member, Partitions, Unit, is_known
-from dagster_versioned.sensors.heads import ProjectHeads
+from dagster_versioned.sensors.heads import HeadChanges, ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.sensors.valueless import Valueless, planned_and_done
@@ -78,29 +78,23 @@ class Watch:
         self._left: dict[int, set[str | None]] = {}
         self._on: On = on
         self._on_code_version = on_code_version
-        places = [member.place for unit in units for member in unit.members]
-        places += [edge.place for unit in units for member in unit.members for edge in member.edges]
-        self._heads: dict[int, ProjectHeads | ExternalHeads] = {}
-        for place in places:
-            if id(place.project) not in self._heads:
-                self._heads[id(place.project)] = heads_of(place.project, brings_heads_up)
-        self._tables: dict[int, set[Any]] = {}
-        for place in places:
-            self._tables.setdefault(id(place.project), set()).add(place.table)
+        members = [member for unit in units for member in unit.members]
+        places = [*(member.place for member in members), *(edge.place for member in members for edge in member.edges)]
+        projects = {id(place.project): place.project for place in places}
+        self._heads: dict[int, ProjectHeads | ExternalHeads] = {
+            number: heads_of(project, brings_heads_up) for number, project in projects.items()
+        }
+        self._tables: dict[int, set[Any]] = {
+            number: {place.table for place in places if id(place.project) == number} for number in projects
+        }
         self._partitions = list(dict.fromkeys(one for unit in units for one in _partitions(unit)))
         self._links: dict[tuple[str, Partitions, Partitions | None], Links] = {}
         self._as_read: dict[tuple[int, TableName, Partitions], tuple[TableHeads, TableHeads]] = {}
         self._names = {unit.name: unit for unit in units}
-        members = [member for unit in units for member in unit.members]
-        above = [one for member in members for one in (*member.values, *member.edges)]
+        above = [dependency for member in members for dependency in (*member.values, *member.edges)]
         self._above: dict[str, Dependency] = {one.upstream.to_user_string(): one for one in above}
         self._unit_of = {key: number for number, unit in enumerate(units) for key in unit.keys}
-        self._readers: dict[tuple[int, str], list[tuple[int, Member, Edge | None]]] = {}
-        for number, unit in enumerate(units):
-            for member in unit.members:
-                self._readers.setdefault(_at(member.place), []).append((number, member, None))
-                for edge in member.edges:
-                    self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
+        self._readers = _readers(units)
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
         self._valueless: Mapping[dg.AssetKey, Collection[str | None]] = {}
@@ -136,16 +130,8 @@ class Watch:
             looks = {
                 number: heads.look(listings[number], self._tables[number]) for number, heads in self._heads.items()
             }
-            affected: dict[int, set[str | None] | None] = dict.fromkeys(
-                range(len(self.units)) if self._is_new else moved
-            )
-            for number, look in looks.items():
-                for table, partitions in look.changed.items():
-                    for unit, member, edge in self._readers[number, str(table)]:
-                        _widen(affected, unit, self._touched(member, edge, partitions))
+            affected = self._affected(moved, looks)
             affected |= dict.fromkeys(self._refresh_valueless(instance))
-            # Whether an optional output was left out is known when the run has ended, which is in no head.
-            affected |= dict.fromkeys(number for number in self._findings if self.units[number].skippable)
             for number, cells in affected.items():
                 self._judge(number, cells)
         except BaseException:
@@ -158,6 +144,16 @@ class Watch:
         is_known = self._is_described and all(look.is_known for look in looks.values())
         etags = {number: look.etags for number, look in looks.items()}
         return self._seen(reads, pending, self._digest(etags) if is_known else None)
+
+    def _affected(self, moved: Collection[int], looks: Mapping[int, HeadChanges]) -> dict[int, set[str | None] | None]:
+        """The units to judge again, with their partitions (``None`` for all), after these units and heads changed."""
+        affected: dict[int, set[str | None] | None] = dict.fromkeys(range(len(self.units)) if self._is_new else moved)
+        for number, look in looks.items():
+            for table, partitions in look.changed.items():
+                for unit, member, edge in self._readers[number, str(table)]:
+                    _widen(affected, unit, self._touched(member, edge, partitions))
+        # Whether an optional output was left out is known when the run has ended, which is in no head.
+        return affected | dict.fromkeys(number for number in self._findings if self.units[number].skippable)
 
     def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> Seen:
         left = sum(map(len, self._left.values()))
@@ -222,13 +218,7 @@ class Watch:
         """The open promotion, or the draft, that is about to make a cell another one, if there is one."""
         if not self._promotions and not self._drafts:
             return None
-        unit = self._names.get(cell[0])
-        if unit is not None:
-            places = [(one.place, cell[1] if one.partitions is not None else None) for one in unit.members]
-        else:
-            above = self._above[cell[0]]
-            places = [(above.place, cell[1])] if isinstance(above, Edge) else []
-        for place, partition in places:
+        for place, partition in self._places_of(cell):
             found = self._promotions.get(id(place.project))
             if found is not None and found.is_living and found.covers(place.table, partition):
                 return f"promotion of {found.environment}"
@@ -236,6 +226,14 @@ class Watch:
                 if draft.table == place.table and (partition is None or partition in draft.partitions):
                     return f"draft {draft.id[:8]}, parked by run {draft.run.run_id[:8]}"
         return None
+
+    def _places_of(self, cell: Cell) -> list[tuple[Place, str | None]]:
+        """The tables of a cell, with the partition of each."""
+        name, partition = cell
+        if name in self._names:
+            return [(member.place, member.own_cell(partition)) for member in self._names[name].members]
+        above = self._above[name]
+        return [(above.place, partition)] if isinstance(above, Edge) else []
 
     def _read_promotions(self) -> tuple[str, ...]:
         """Read the promotions of the projects of what is stale and of its upstreams; returns what cannot be read.
@@ -436,65 +434,58 @@ class Watch:
     ) -> dict[str | None, StaleCell]:
         """What is not current of these cells of a unit, ``None`` for all."""
         unit = self.units[number]
-        order = self.order(unit.name)
-        if unit.partitions is None:
-            wanted: Iterable[str | None] = [None]
-        else:
-            wanted = order if cells is None else [cell for cell in cells if cell in order]
+        name = unit.name
         found: dict[str | None, StaleCell] = {}
         left = self._left.setdefault(number, set())
-        shared = {
-            edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
-        }
-        name = unit.name
-        tables = {member: self._own(member) for member in unit.members}
-        for cell in wanted:
-            members = [
-                (
-                    tables[member],
-                    cell if member.partitions is not None else None,
-                    [
-                        need
-                        for edge in member.edges
-                        if (need := shared.get(edge) or self._need(edge, member, cell)) is not None
-                    ],
-                    member.code_version,
-                )
-                for member in unit.members
-            ]
+        for cell, members in self._member_cells(unit, self._known_cells(unit, cells)):
             one = find(name, cell, members, on, on_code_version=on_code_version)
             if one is not None and unit.skippable:
-                emitted = [
-                    judged
-                    for member, judged in zip(unit.members, members, strict=True)
-                    if member.key not in unit.skippable or not self._is_left_out(member.key, cell, *judged)
-                ]
-                one = find(name, cell, emitted, on, on_code_version=on_code_version)
+                one = find(name, cell, self._emitted(unit, cell, members), on, on_code_version=on_code_version)
             left.discard(cell)
-            if one is not None and self._is_in_scope(unit, cell):
+            if one is None:
+                continue
+            if self._is_in_scope(unit, cell):
                 found[cell] = one
-            elif one is not None:
+            else:
                 left.add(cell)
         return found
 
-    def _is_left_out(
-        self,
-        key: dg.AssetKey,
-        cell: str | None,
-        own: TableHeads,
-        partition: str | None,
-        needs: Sequence[Need],
-        code_version: str | None,
-    ) -> bool:
+    def _known_cells(self, unit: Unit, cells: Collection[str | None] | None) -> Iterable[str | None]:
+        """Those of these cells, ``None`` for all, that a unit has."""
+        if unit.partitions is None:
+            return [None]
+        order = unit.partitions.order
+        return order if cells is None else [cell for cell in cells if cell in order]
+
+    def _member_cells(
+        self, unit: Unit, cells: Iterable[str | None]
+    ) -> Iterator[tuple[str | None, Sequence[MemberCell]]]:
+        """For each cell the members of its unit, with what they need."""
+        shared = {
+            edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
+        }
+        tables = {member: self._own(member) for member in unit.members}
+        for cell in cells:
+            members: list[MemberCell] = []
+            for member in unit.members:
+                needs = [shared.get(edge) or self._need(edge, member, cell) for edge in member.edges]
+                needed = [need for need in needs if need is not None]
+                members.append(MemberCell(tables[member], member.own_cell(cell), needed, member.code_version))
+            yield cell, members
+
+    def _emitted(self, unit: Unit, cell: str | None, members: Sequence[MemberCell]) -> Iterator[MemberCell]:
+        """The members of a cell without the optional outputs that the last run left out."""
+        for member, judged in zip(unit.members, members, strict=True):
+            if member.key not in unit.skippable or not self._is_left_out(member.key, cell, judged):
+                yield judged
+
+    def _is_left_out(self, key: dg.AssetKey, cell: str | None, judged: MemberCell) -> bool:
         """Whether the last run did not emit an optional output, or as it was, though all that it needs was there."""
         begun = planned_and_done(self._instance, key, cell)
-        head = own.cell(partition)
-        if begun is None or (head is not None and head.code_version != code_version):
+        if begun is None or (judged.head is not None and judged.head.code_version != judged.code_version):
             return False
-        read = [
-            one for need in needs for upstream in need.keys or [None] if (one := need.heads.cell(upstream)) is not None
-        ]
-        return all(datetime.fromisoformat(one.timestamp) < begun for one in read)
+        read = [need.heads.cell(upstream) for need in judged.needs for upstream in need.keys or [None]]
+        return all(datetime.fromisoformat(head.timestamp) < begun for head in read if head is not None)
 
     def _is_in_scope(self, unit: Unit, cell: str | None) -> bool:
         """Whether a cell is not current because of its environment, and not since before it began.
@@ -503,18 +494,25 @@ class Watch:
         """
         if self._scope == "all" or any(member.place.forked_at < 0 for member in unit.members):
             return True
-        for member in unit.members:
-            head = self._own(member).cell(cell if member.partitions is not None else None)
-            if head is not None and (
-                head.log_version > member.place.forked_at or member.code_version not in (None, head.code_version)
-            ):
-                return True
-            for edge in member.edges:
-                if edge.place.is_in_environment:
-                    keys = [None] if edge.partitions is None else self._link(edge, member).keys(cell)
-                    upstreams = (self._table(edge.place, edge.partitions).cell(key) for key in keys)
-                    if any(one is not None and one.log_version > edge.place.forked_at for one in upstreams):
-                        return True
+        return any(
+            self._is_of_environment(member, cell) or self._reads_environment(member, cell) for member in unit.members
+        )
+
+    def _is_of_environment(self, member: Member, cell: str | None) -> bool:
+        """Whether the environment, or the code, made a cell of a member another one than it was at the fork."""
+        head = self._own(member).cell(member.own_cell(cell))
+        return head is not None and (
+            head.log_version > member.place.forked_at or member.code_version not in (None, head.code_version)
+        )
+
+    def _reads_environment(self, member: Member, cell: str | None) -> bool:
+        """Whether a cell of a member reads what the environment has written."""
+        for edge in member.edges:
+            if edge.place.is_in_environment:
+                keys = [None] if edge.partitions is None else self._link(edge, member).keys(cell)
+                upstreams = (self._table(edge.place, edge.partitions).cell(key) for key in keys)
+                if any(head is not None and head.log_version > edge.place.forked_at for head in upstreams):
+                    return True
         return False
 
     def _shared(self, edge: Edge, member: Member) -> Need | None:
@@ -524,13 +522,10 @@ class Watch:
         return None
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
-        heads = self._table(edge.place, edge.partitions)
-        valueless = self._valueless.get(edge.upstream, ()) if edge.missing == "unread" and not edge.is_elsewhere else ()
-        if (edge.is_optional or None in valueless) and self._is_empty(edge):
+        if (edge.is_optional or None in self._valueless_of(edge)) and self._is_empty(edge):
             return None
-        keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
-        if keys is not None and valueless:
-            keys = [key for key in keys if key in heads.partitions or key not in valueless]
+        heads = self._table(edge.place, edge.partitions)
+        keys = self._needed_keys(edge, member, cell)
         return Need(
             upstream=edge.upstream.to_user_string(),
             table=edge.place.key,
@@ -542,6 +537,20 @@ class Watch:
             pinned=None if edge.pinned is None else self._pinned(edge),
             is_own=edge.is_own,
         )
+
+    def _needed_keys(self, edge: Edge, member: Member, cell: str | None) -> Collection[str] | None:
+        """The upstream partitions that a cell maps to, without those made without a value; ``None``: none."""
+        if edge.partitions is None:
+            return None
+        keys, valueless = self._link(edge, member).keys(cell), self._valueless_of(edge)
+        if not valueless:
+            return keys
+        made = self._table(edge.place, edge.partitions).partitions
+        return [key for key in keys if key in made or key not in valueless]
+
+    def _valueless_of(self, edge: Edge) -> Collection[str | None]:
+        """The upstream cells that were made without a value, where the edge only depends on them."""
+        return self._valueless.get(edge.upstream, ()) if edge.missing == "unread" and not edge.is_elsewhere else ()
 
     def _pinned(self, edge: Edge) -> str:
         """The SHA, or its beginning, that an input is pinned to; ``""`` where heads do not say."""
@@ -573,6 +582,17 @@ class Watch:
 
 def _at(place: Place) -> tuple[int, str]:
     return id(place.project), str(place.table)
+
+
+def _readers(units: Sequence[Unit]) -> dict[tuple[int, str], list[tuple[int, Member, Edge | None]]]:
+    """By table, the units that have it or read it: the number of each, the member, and the edge that reads it."""
+    readers: dict[tuple[int, str], list[tuple[int, Member, Edge | None]]] = {}
+    for number, unit in enumerate(units):
+        for member in unit.members:
+            readers.setdefault(_at(member.place), []).append((number, member, None))
+            for edge in member.edges:
+                readers.setdefault(_at(edge.place), []).append((number, member, edge))
+    return readers
 
 
 def _partitions(unit: Unit) -> Iterator[Partitions]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.projects.staleness import Built, CellHead, Need, StaleCell, TableHeads, find
+from dagster_versioned.projects.staleness import Built, CellHead, MemberCell, Need, StaleCell, TableHeads, find
 from dagster_versioned.sensors.plan import Decision, plan, runs_of
 from dagster_versioned.tables.documents.head import Held
 
@@ -34,7 +34,7 @@ def need(heads, keys=None, **options):
 
 def judge(own, *needs, on="metadata_sha", partition=None, code=None, on_code_version=False):
     heads = TableHeads(own) if partition is None else TableHeads(None, {partition: own} if own else {})
-    return find("down", partition, [(heads, partition, needs, code)], on, on_code_version=on_code_version)
+    return find("down", partition, [MemberCell(heads, partition, needs, code)], on, on_code_version=on_code_version)
 
 
 def test_equal_parents_are_current():

@@ -8,7 +8,7 @@ import pytest
 
 from dagster_versioned.errors import InvalidName, StoreUnavailable, TableNotFound, VersionedError
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import Need, TableHeads, find
+from dagster_versioned.projects.staleness import MemberCell, Need, TableHeads, find
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.documents.head import Arriving, HeadDocument, head_key
@@ -94,10 +94,10 @@ def test_what_was_built_from_it_is_not_stale_and_keeps_its_parents(
 ) -> None:
     own = TableHeads.at(project.table("derived"))
     need = Need("raw__flights", ("NYC", "raw__flights"), TableHeads.at(renamed))
-    assert find("derived", None, [(own, None, [need], None)]) is None
+    assert find("derived", None, [MemberCell(own, None, [need], None)]) is None
     renamed.write(rows, asset_key=["raw", "flights"])
     need = Need("raw__flights", ("NYC", "raw__flights"), TableHeads.at(renamed))
-    assert find("derived", None, [(own, None, [need], None)]) is not None
+    assert find("derived", None, [MemberCell(own, None, [need], None)]) is not None
     kept = renamed.expire(keep_last=1).kept
     assert len(kept) == 2  # pinned, and a parent
     assert project.table("derived").verify().ok

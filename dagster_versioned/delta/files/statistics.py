@@ -7,7 +7,7 @@ reader takes as "unknown". Values are what JSON has, and `Decimal` for numbers t
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -115,26 +115,39 @@ def null_count(known: Mapping[str, Any], path: Path) -> int | None:
 def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of several files taken together, as wide as their union; what one of them lacks is left out."""
     given = list(parts)
-    nulls = [dict(_flat(part.get("nullCount", {}))) for part in given]
     rows = [int(part["numRecords"]) for part in given]
-    merged: dict[str, Any] = {"numRecords": sum(rows)}
-    for member, choose in (("minValues", min), ("maxValues", max)):
-        bounds = [dict(_flat(part.get(member, {}))) for part in given]
-        merged[member] = {}
-        for path in dict.fromkeys(path for bound in bounds for path in bound):
-            if any(bound.get(path) == {} for bound in bounds):
-                _reach(merged[member], (*path, ""))
-                continue
-            # A file in which the column is null throughout, or which has no rows, bounds nothing.
-            silent = [path not in bound for bound in bounds]
-            excused = [not count or null.get(path) == count for count, null in zip(rows, nulls, strict=True)]
-            values = [bound[path] for bound in bounds if path in bound]
-            if all(not quiet or fine for quiet, fine in zip(silent, excused, strict=True)) and _comparable(values):
-                _nest(merged[member], path, choose(values))
-    merged["nullCount"] = {}
+    nulls = [dict(_flat(part.get("nullCount", {}))) for part in given]
+    lows, highs = ([dict(_flat(part.get(member, {}))) for part in given] for member in ("minValues", "maxValues"))
+    merged: dict[str, Any] = {
+        "numRecords": sum(rows),
+        "minValues": _merge_bounds(lows, rows, nulls, min),
+        "maxValues": _merge_bounds(highs, rows, nulls, max),
+        "nullCount": {},
+    }
     for path in dict.fromkeys(path for null in nulls for path in null):
         if all(path in null for null in nulls):
-            _nest(cast("dict[str, Any]", merged["nullCount"]), path, sum(null[path] for null in nulls))
+            _nest(merged["nullCount"], path, sum(null[path] for null in nulls))
+    return merged
+
+
+def _merge_bounds(
+    bounds: Sequence[Mapping[Path, Any]],
+    rows: Sequence[int],
+    nulls: Sequence[Mapping[Path, Any]],
+    choose: Callable[[Iterable[Any]], Any],
+) -> dict[str, Any]:
+    """The bounds of several files taken together, of those columns that each of them bounds or has no value of."""
+    merged: dict[str, Any] = {}
+    for path in dict.fromkeys(path for bound in bounds for path in bound):
+        values = [bound[path] for bound in bounds if path in bound]
+        if {} in values:
+            _reach(merged, (*path, ""))
+            continue
+        # A file in which the column is null throughout, or which has no rows, bounds nothing.
+        files = zip(bounds, rows, nulls, strict=True)
+        is_known = all(path in bound or not count or null.get(path) == count for bound, count, null in files)
+        if is_known and _comparable(values):
+            _nest(merged, path, choose(values))
     return merged
 
 
