@@ -33,7 +33,6 @@ MOVED: Mapping[str, str] = MappingProxyType(
         "dagster_versioned.components.yaml_schema": "dagster_versioned.components.project",
         "dagster_versioned.delta.missing_features": "dagster_versioned.delta.features",
         "dagster_versioned.engines.spark.batches": "dagster_versioned.engines.spark.write",
-        "dagster_versioned.engines.spark.greeting": "dagster_versioned.engines.spark.session",
         "dagster_versioned.engines.untyped": "dagster_versioned.engines.arrow.engine",
         "dagster_versioned.io_managers.transform_run": "dagster_versioned.io_managers.outputs",
         "dagster_versioned.io_managers.version_diff": "dagster_versioned.io_managers.materialization",

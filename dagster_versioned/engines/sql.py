@@ -311,29 +311,20 @@ class Names:
         from sqlglot import exp
 
         wanted = cast("exp.DataType", node.args["to"]).this.value
-        if wanted not in _INTEGERS and wanted not in _TEXTS and wanted not in _FORMS and wanted != "DECIMAL":
+        if wanted not in _TEXTS and wanted not in _FORMS and wanted != "DECIMAL":
             return node
         if isinstance(node.this, exp.Literal) and not node.this.is_string and "." not in node.this.name:
             return node
         held = self._type_of(node.this)
-        changed = node.copy()
+        if wanted in _TEXTS:
+            return _cast_to_text(node, held, text)
         if wanted in _INTEGERS and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
-            changed.set("this", exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
-        elif wanted == "DECIMAL" and held in ("FLOAT", "DOUBLE", "VARCHAR") and not isinstance(node.this, exp.Literal):
+            return _with_operand(node, exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
+        if wanted in _FORMS:
+            return _cast_from_text(node, held, wanted, text)
+        if held in ("FLOAT", "DOUBLE", "VARCHAR") and not isinstance(node.this, exp.Literal):
             raise _refused(text, f"{node.sql('spark')}: it casts to a decimal what is none, whose last digit {_OTHER}")
-        elif wanted in _FORMS and isinstance(node.this, exp.Literal) and not isinstance(node, exp.TryCast):
-            changed.set("this", _spelled(node.this.name, wanted, text))
-        elif wanted in _FORMS and held == "VARCHAR":
-            form = exp.Literal.string(_FORMS[wanted])
-            whole = exp.Anonymous(this="regexp_full_match", expressions=[node.this.copy(), form])
-            other = exp.Null() if isinstance(node, exp.TryCast) else _error(text)
-            absent = exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.Null())
-            return exp.Paren(this=exp.Case().when(exp.Or(this=whole, expression=absent), changed).else_(other))
-        elif wanted in _TEXTS and held.startswith("TIMESTAMP WITH"):
-            changed.set("this", _cast(node.this.copy(), "TIMESTAMP"))
-        elif wanted in _TEXTS and held in ("FLOAT", "DOUBLE"):
-            raise _refused(text, "it casts a float to text, which each engine spells in its own way")
-        return changed
+        return node.copy()
 
     def _type_of(self, tree: "Expr") -> str:
         """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
@@ -467,6 +458,35 @@ def _cast(tree: "Expr", kind: str) -> "Expr":
     from sqlglot import exp
 
     return exp.Cast(this=tree, to=exp.DataType.build(kind))
+
+
+def _with_operand(node: "Expr", operand: "Expr") -> "Expr":
+    changed = node.copy()
+    changed.set("this", operand)
+    return changed
+
+
+def _cast_to_text(node: "Expr", held: str, text: str) -> "Expr":
+    if held in ("FLOAT", "DOUBLE"):
+        raise _refused(text, "it casts a float to text, which each engine spells in its own way")
+    if held.startswith("TIMESTAMP WITH"):
+        return _with_operand(node, _cast(node.this.copy(), "TIMESTAMP"))
+    return node.copy()
+
+
+def _cast_from_text(node: "Expr", held: str, wanted: str, text: str) -> "Expr":
+    """A cast that takes of a text what Spark takes, and nothing else."""
+    from sqlglot import exp
+
+    if isinstance(node.this, exp.Literal) and not isinstance(node, exp.TryCast):
+        return _with_operand(node, _spelled(node.this.name, wanted, text))
+    if held != "VARCHAR":
+        return node.copy()
+    form = exp.Literal.string(_FORMS[wanted])
+    whole = exp.Anonymous(this="regexp_full_match", expressions=[node.this.copy(), form])
+    other = exp.Null() if isinstance(node, exp.TryCast) else _error(text)
+    absent = exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.Null())
+    return exp.Paren(this=exp.Case().when(exp.Or(this=whole, expression=absent), node.copy()).else_(other))
 
 
 def _spelled(value: str, wanted: str, text: str) -> "Expr":

@@ -83,10 +83,9 @@ def rebase(
     history, names, others = GraphHistory(project), dict(renamed or {}), list(upstreams)
     if compare < 1:
         raise InvalidInput(f"compare is {compare}; at least 1 is needed. Nothing was written.")
-    for what, keys in (("compute", compute or {}), ("unchecked", unchecked)):
-        for key in keys:
-            if key not in graph:
-                raise InvalidInput(f"{what} names the feature {key!r}, which is not in the graph. Nothing was written.")
+    functions = compute or {}
+    _require_features("compute", functions, graph)
+    _require_features("unchecked", unchecked, graph)
     _require_new_names(names, graph)
     plans: dict[str, Accepted] = {}
     features: list[RebasedFeature] = []
@@ -102,7 +101,7 @@ def rebase(
         if found is not None:
             alone = _names_alone(feature.key, known, graph, names)
             believed = feature.key in unchecked
-            compared = _checked(found, alone, (compute or {}).get(feature.key), believed, compare)
+            compared = _checked(found, alone, functions.get(feature.key), believed, compare)
             plans[feature.key] = found
             features.append(RebasedFeature(feature.key, found.head, found.samples, found.left, compared))
     if dry_run or not features:
@@ -123,6 +122,12 @@ _NAMES = "Nothing was written. Write feature.field, by the field's old key, and 
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def _require_features(what: str, keys: Iterable[str], graph: FeatureGraph) -> None:
+    for key in keys:
+        if key not in graph:
+            raise InvalidInput(f"{what} names the feature {key!r}, which is not in the graph. Nothing was written.")
 
 
 def _definitions(history: GraphHistory, stage: FeatureToRebase) -> FeatureGraph:

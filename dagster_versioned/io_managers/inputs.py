@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 import dagster as dg
@@ -71,10 +71,35 @@ class _Seen:
     columns: Sequence[str] | None
     of_nothing: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of the table to see."""
+        return self.of_nothing or not (self.chosen.versions or self.chosen.whole)
+
     def files(self, table: VersionedTable) -> VersionFiles:
         """The files of the versions; where there is nothing to see, none of them, with the columns of the table."""
         files = table.files_of(self.chosen, columns=self.columns)
         return files.of_no_partition() if self.of_nothing else files
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What an input is to see (``seen``; ``None``: nothing), read once it is asked for."""
+
+    context: dg.InputContext
+    table: VersionedTable
+    wish: _Wish
+    seen: _Seen | None
+
+    @cached_property  # for who computes partitions in several stretches
+    def files(self) -> VersionFiles | None:
+        """The files that hold it."""
+        return None if self.seen is None else self.seen.files(self.table)
+
+    def load(self, partitions: frozenset[str] | None) -> Any:
+        """It, or what of it is of these partitions, as the type that the input is annotated with."""
+        files = None if self.files is None else _only(self.table, self.files, partitions)
+        return _value(self.context, self.table, self.wish, files)
 
 
 def load(
@@ -104,31 +129,36 @@ def load(
     if left is not None:
         table.operations.cache.adopt(left)
     wish = _wish(context, project)
-    version = _pin(context, table.name, step, pins)
-    is_head = version is None and not table.operations.parked
-    if version is None and step is not None and left is None and not look:
-        version = read_at(step, context.asset_key)
+    pin = _pin(context, table.name, step, pins)
+    is_read_once = pin is None and left is None and not look
+    version = read_at(step, context.asset_key) if step is not None and is_read_once else pin
     seen = _seen(context, table, step, version, as_last_seen=left is not None)
-    is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
-    versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
-    if step:
-        log_version = seen.chosen.log_version if seen is not None and is_head else None
-        note(step, context.asset_key, versions, log_version=log_version, adds=not look)
-        chosen = seen.chosen.versions if versions and seen else ()
-        note_look(step, context.asset_key, table, chosen, input_text(context))
-
-    @cache  # for who computes partitions in several stretches
-    def files() -> VersionFiles | None:
-        return None if seen is None else seen.files(table)
-
-    def value(partitions: frozenset[str] | None) -> Any:
-        found = files()
-        return _value(context, table, wish, None if found is None else _only(table, found, partitions))
-
+    versions = [] if seen is None or seen.is_empty else table.upstream_of(seen.chosen)
+    if step is not None:
+        log_version = None if seen is None or pin is not None else seen.chosen.log_version
+        _note_read(context, step, table, seen, versions, log_version, adds=not look)
+    rows = _Rows(context, table, wish, seen)
     if not is_lazy(context):
-        return value(None)
-    lazy = _lazy(context, versions, wish, value)
+        return rows.load(None)
+    lazy = _lazy(context, versions, wish, rows.load)
     return lazy if left is None else replace(lazy, look_again=lambda: load(context, project, pins, publish, look=True))
+
+
+def _note_read(
+    context: dg.InputContext,
+    step: "StepExecutionContext",
+    table: VersionedTable,
+    seen: _Seen | None,
+    versions: Sequence[Upstream],
+    log_version: int | None,
+    *,
+    adds: bool,
+) -> None:
+    """Note what the step reads, for its outputs and its checks, with the log version if that is of the table itself."""
+    log_version = None if table.operations.parked else log_version
+    note(step, context.asset_key, versions, log_version=log_version, adds=adds)
+    chosen = seen.chosen.versions if versions and seen else ()
+    note_look(step, context.asset_key, table, chosen, input_text(context))
 
 
 def _left(

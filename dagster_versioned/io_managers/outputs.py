@@ -1,6 +1,6 @@
 """What a step writes: the versions that its output becomes, and what Dagster shows of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -95,7 +95,7 @@ def _store(
     if isinstance(obj, Derivation):
         _refuse_parking(table, publish, options)
         derived = obj.write(table, options=options, **_described(step, table, asset_key))
-        _report(context, step, table, [derived.result], None, preview_rows, lambda: run_metadata(obj, derived))
+        _report(context, step, table, [derived.result], None, preview_rows, (obj, derived))
         return [derived.result], None
     if options.history is not None:
         _refuse_parking(table, publish, options)
@@ -138,7 +138,7 @@ def _report(
     results: Sequence[WriteResult],
     lineage: dg.TableColumnLineage | None,
     preview_rows: int,
-    more: Callable[[], dict[str, Any]] | None = None,
+    derivation: tuple[Derivation, Derived] | None = None,
     draft: ParkedDraft | None = None,
 ) -> None:
     """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
@@ -156,11 +156,38 @@ def _report(
             note(step, asset_key, made)
     _log(context, table, results, draft)
     omissions = Omissions()
+    _show_table(context, step, table, results, lineage, derivation, omissions)
+    _show_versions(context, step, table, results, preview_rows, draft, omissions)
+    omissions.log(context.log, table.name)
+
+
+def _show_table(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    results: Sequence[WriteResult],
+    lineage: dg.TableColumnLineage | None,
+    derivation: tuple[Derivation, Derived] | None,
+    omissions: Omissions,
+) -> None:
+    """Show what holds for the asset, whichever partitions were written."""
     with omissions.leave_out("what is known of the table"):
         _show(context, step, table_metadata(table, results[0].version, lineage))
-    if more is not None:
+    if derivation is not None:
         with omissions.leave_out("how it was computed"):
-            _show(context, step, more())
+            _show(context, step, run_metadata(*derivation))
+
+
+def _show_versions(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    results: Sequence[WriteResult],
+    preview_rows: int,
+    draft: ParkedDraft | None,
+    omissions: Omissions,
+) -> None:
+    """Show each version that was written, and warn where another definition of the asset wrote the one before."""
     history, before = None, None
     with omissions.leave_out("the history"):
         history = table.last_state.history
@@ -178,7 +205,6 @@ def _report(
             metadata = metadata if draft is None else _of_no_log(metadata, draft)
             if len(results) == 1 or step is not None:
                 _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
-    omissions.log(context.log, table.name)
 
 
 def _log(

@@ -1,6 +1,6 @@
 """`version_changed`: the sensor's judgement for people who use declarative automation."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -80,15 +80,18 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
         unread = {partition or "" for partition, finding in found.items() if finding.unreadable is not None}
         asked = {key: state for key, state in memory["asked"].items() if key in unread or states.get(key) == state}
         cursor = orjson.dumps({"asked": asked, "offered": {key: states[key] for key in sorted(ready)}}).decode()
-        if not ready:
-            subset = context.get_empty_subset()
-        elif context.partitions_def is None:
-            subset = context.candidate_subset
-        else:
-            partitions = {AssetKeyPartitionKey(context.key, partition) for partition in ready}
-            wanted = context.asset_graph_view.get_asset_subset_from_asset_partitions(context.key, partitions)
-            subset = wanted.compute_intersection(context.candidate_subset)
-        return dg.AutomationResult(context, subset, cursor=cursor)
+        return dg.AutomationResult(context, _subset(context, ready), cursor=cursor)
+
+
+def _subset(context: dg.AutomationContext[dg.AssetKey], ready: Collection[str]) -> Any:
+    """The partitions that are ready, of those that Dagster asks about."""
+    if not ready:
+        return context.get_empty_subset()
+    if context.partitions_def is None:
+        return context.candidate_subset
+    partitions = {AssetKeyPartitionKey(context.key, partition) for partition in ready}
+    wanted = context.asset_graph_view.get_asset_subset_from_asset_partitions(context.key, partitions)
+    return wanted.compute_intersection(context.candidate_subset)
 
 
 Options = tuple[On, bool, bool]

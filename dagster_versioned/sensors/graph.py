@@ -294,10 +294,7 @@ def _edges(
         above = graph.get(upstream)
         is_elsewhere = (places.of(upstream) or beside) != place
         metadata = loaded.get(upstream)
-        if metadata is None:
-            missing: Missing = "unread"
-        else:
-            missing = "allowed" if plain(metadata, ALLOW_MISSING_KEY) else "fails"
+        missing = _missing(metadata)
         pinned = places.pin(upstream, place.table, node.key) or plain(metadata, VERSION_KEY)
         yield Edge(
             upstream=upstream,
@@ -310,10 +307,19 @@ def _edges(
             is_own=upstream in unit and upstream != node.key and not is_elsewhere,
             is_elsewhere=is_elsewhere,
             is_skippable=_is_skippable(above),
-            checks=()
-            if is_elsewhere
-            else tuple(sorted(check for check in above.check_keys if graph.get(check).blocking)),
+            checks=() if is_elsewhere else _blocking_checks(graph, above),
         )
+
+
+def _missing(metadata: Mapping[str, Any] | None) -> Missing:
+    """What a missing partition does to an input with this metadata, ``None``: to a dependency that is not loaded."""
+    if metadata is None:
+        return "unread"
+    return "allowed" if plain(metadata, ALLOW_MISSING_KEY) else "fails"
+
+
+def _blocking_checks(graph: AssetGraph, node: AssetNode) -> tuple[dg.AssetCheckKey, ...]:
+    return tuple(sorted(check for check in node.check_keys if graph.get(check).blocking))
 
 
 def _is_skippable(node: AssetNode) -> bool:

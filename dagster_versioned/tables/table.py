@@ -199,7 +199,7 @@ class VersionedTable:
             described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
             taken = Taken(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
             state = self.operations.remembered() if as_found else self.operations.refresh()
-            if state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run):
+            if self._has_heads(state, kept, taken, options, run):
                 self.operations.resolve_unless_seen()
                 seconds = time.monotonic() - clock
                 return [WriteResult("none", one.version, False, 0, seconds, reused=True) for one in kept]
@@ -210,9 +210,7 @@ class VersionedTable:
                 stage(frame, key, descriptions[key], staging, options, constraints, pinned, self.known_schema)
                 for key, frame in frames.items()
             ]
-            computed = [one for one in writes if one.computation is None and one.partition in (computations or {})]
-            for one in computed:
-                one.computing = replace((computations or {})[one.partition], share=len(computed))
+            _note_computations(writes, computations or {})
             author = self.project.author
             write = TableWrite(staging, writes, options, constraints, run, author, partitioning, began)
             just_opened = is_new and time.monotonic() - clock < _JUST_NOW
@@ -221,6 +219,17 @@ class VersionedTable:
         made = zip(results, writes, strict=True)
         remember(self.store, [one.version for one, pending in made if pending.computing and one.change != "none"])
         return results
+
+    def _has_heads(
+        self,
+        state: TableState | None,
+        kept: Sequence[KeptVersion],
+        taken: Taken,
+        options: TableOptions,
+        run: Run | None,
+    ) -> bool:
+        """Whether kept versions are the heads of a state, in which the table is here, and nothing is to be written."""
+        return state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run)
 
     def computed(self, keys: Mapping[str | None, str]) -> dict[str | None, Version]:
         """The newest version that each of these computations (`computation_key`) made, as far as that is known.
@@ -793,3 +802,10 @@ def open_table(project: ProjectContext, name: str | Sequence[str]) -> VersionedT
     if isinstance(name, str):
         return VersionedTable(project, table_name(name))
     return VersionedTable(project, table_name_of(name), asset_key=name)
+
+
+def _note_computations(writes: Sequence[PendingWrite], computations: Mapping[str | None, Computing]) -> None:
+    """Note what versions are computed from, of which a part of the time falls to each."""
+    computed = [write for write in writes if write.computation is None and write.partition in computations]
+    for write in computed:
+        write.computing = replace(computations[write.partition], share=len(computed))

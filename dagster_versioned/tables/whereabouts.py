@@ -45,48 +45,58 @@ class Whereabouts(Guard):
 
         Raises `ProjectMoved` where nothing but the fence is left here, and nobody says where the table is.
         """
-        mark: MigrationMark | None = None
         try:
             state = self._cache.refresh()
         except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
             if self.is_arriving():
                 return None
-            state, mark = None, read_mark(self._project.data)
+            mark = read_mark(self._project.data)
             if mark is None or mark.state != "leaving":
                 raise
-        if state is not None and migration_of(state.snapshot) in (None, self._arrived):
+            if (moved_to := self._relocated()) is not None:
+                return moved_to
+            raise moved(self._project.store.uri, mark) from None
+        if state is None:
+            return self._relocated()
+        mark = self._departure(state)
+        if mark is None:
             return state
-        if state is not None:
-            mark = self.mark_of(state)
-            if mark is None or mark.state == "arriving":
-                return state
-        store = self._project.placement_authority.relocated() if self._project.placement_authority is not None else None
-        if store is not None:
-            logger.warning(
-                "%s is not at %s any more: it is read at %s. Bring your registry up to date: dagster-versioned gov "
-                "pull.",
-                self._name,
-                self._project.store.uri,
-                store.uri,
-            )
-            return MovedTo(self._project.at(store))
-        if state is None and mark is not None:
-            raise moved(self._project.store.uri, mark)
-        if (
-            state is not None
-            and mark is not None
-            and mark.id != self._warned_of
-            and self._project.placement_authority is None
-        ):
-            self._warned_of = mark.id
-            logger.warning(
-                "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
-                self._name,
-                self._project.store.uri,
-                mark.target.uri,
-                state.log_version,
-            )
+        if (moved_to := self._relocated()) is not None:
+            return moved_to
+        self._warn_of(mark, state)
         return state
+
+    def _departure(self, state: TableState) -> MigrationMark | None:
+        """The migration that took the table away, if one did."""
+        mark = self.mark_of(state)
+        return None if mark is None or mark.state == "arriving" else mark
+
+    def _relocated(self) -> MovedTo | None:
+        """The place to look at instead, if somebody says where the table is."""
+        authority = self._project.placement_authority
+        store = authority.relocated() if authority is not None else None
+        if store is None:
+            return None
+        logger.warning(
+            "%s is not at %s any more: it is read at %s. Bring your registry up to date: dagster-versioned gov pull.",
+            self._name,
+            self._project.store.uri,
+            store.uri,
+        )
+        return MovedTo(self._project.at(store))
+
+    def _warn_of(self, mark: MigrationMark, state: TableState) -> None:
+        """Warn once that the table goes on elsewhere, where nobody says so by itself."""
+        if mark.id == self._warned_of or self._project.placement_authority is not None:
+            return
+        self._warned_of = mark.id
+        logger.warning(
+            "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
+            self._name,
+            self._project.store.uri,
+            mark.target.uri,
+            state.log_version,
+        )
 
     @property
     def is_void(self) -> bool:

@@ -20,7 +20,7 @@ Setting Spark log level to "ERROR".
 
 PROGRAM = """
 import os, subprocess, sys
-from dagster_versioned.engines.spark.session import without_greeting
+from dagster_versioned.engines.spark.greeting import without_greeting
 
 with without_greeting():
     says = f"cat {sys.argv[1]} >&2; echo an error >&2; read line; echo $line >&2; printf unended >&2"
@@ -56,7 +56,7 @@ def test_stderr_is_what_it_was_where_the_start_fails(tmp_path):
 
 IN_THREADS = """
 import os, threading
-from dagster_versioned.engines.spark.session import without_greeting
+from dagster_versioned.engines.spark.greeting import without_greeting
 
 def start(times):
     for _ in range(times):
@@ -84,7 +84,7 @@ def test_a_process_without_stderr_starts_one_as_well(tmp_path):
     program = f"""
 import os
 assert os.open({str(tmp_path / "other")!r}, os.O_CREAT | os.O_WRONLY) == 2
-from dagster_versioned.engines.spark.session import without_greeting
+from dagster_versioned.engines.spark.greeting import without_greeting
 with without_greeting():
     assert os.readlink("/proc/self/fd/2") == {str(tmp_path / "other")!r}
 """

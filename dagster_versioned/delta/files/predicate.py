@@ -434,27 +434,35 @@ def _of_time(text: str, target: str, data_type: str) -> tuple[Value, Value] | No
     match = _PLAIN_TIME.fullmatch(text)
     if match is None or target not in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
         return None
-    zone = match[4]
+    is_day = _PLAIN_DATE.fullmatch(text) is not None
     try:
         if data_type == "date":
-            day = date.fromisoformat(text) if target == "DATE" and _PLAIN_DATE.fullmatch(text) else None
+            day = date.fromisoformat(text) if target == "DATE" and is_day else None
             return None if day is None else (day, day)
-        if target == "DATE" and not _PLAIN_DATE.fullmatch(text):
+        if data_type not in ("timestamp", "timestamp_ntz") or (target == "DATE" and not is_day):
             return None
         fraction = timedelta(microseconds=int((match[3] or "").ljust(6, "0")))
         instant = datetime.fromisoformat(f"{match[1]} {match[2] or '00:00'}") + fraction
-        zoned = target in ("TIMESTAMP", "TIMESTAMP_LTZ")
-        if data_type == "timestamp_ntz" and not zoned:
-            return None if zone else (instant, instant)
-        if data_type not in ("timestamp", "timestamp_ntz") or (zone and not zoned):
-            return None
-        if data_type == "timestamp" and zone:
-            offset = datetime.strptime(zone.replace("Z", "+00:00"), "%z").tzinfo or UTC
-            exact = instant.replace(tzinfo=offset).astimezone(UTC)
-            return exact, exact
-        # The session's zone, which an engine is asked in, decides.
-        margin = _ZONES * 2 if zone else _ZONES
-        low, high = instant - margin, instant + margin
-        return (low, high) if data_type == "timestamp_ntz" else (low.replace(tzinfo=UTC), high.replace(tzinfo=UTC))
+        return _of_instant(instant, match[4], target, data_type)
     except (ValueError, OverflowError):
         return None
+
+
+def _of_instant(instant: datetime, zone: str | None, target: str, data_type: str) -> tuple[Value, Value] | None:
+    """An instant in a zone, which a text of the type ``target`` names, compared with a column of instants.
+
+    Raises `ValueError` and `OverflowError` for one that is none in UTC.
+    """
+    if target not in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if zone:
+            return None
+        if data_type == "timestamp_ntz":
+            return instant, instant
+    if data_type == "timestamp" and zone:
+        offset = datetime.strptime(zone.replace("Z", "+00:00"), "%z").tzinfo or UTC
+        exact = instant.replace(tzinfo=offset).astimezone(UTC)
+        return exact, exact
+    # The session's zone, which an engine is asked in, decides.
+    margin = _ZONES * 2 if zone else _ZONES
+    low, high = instant - margin, instant + margin
+    return (low, high) if data_type == "timestamp_ntz" else (low.replace(tzinfo=UTC), high.replace(tzinfo=UTC))

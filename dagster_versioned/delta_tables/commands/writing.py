@@ -90,10 +90,7 @@ def write(
     table has this version of the application, or a later one. Raises `InvalidInput`, `UnsupportedFeature`,
     `CommitConflict`.
     """
-    if mode != "overwrite" and (where is not None or dynamic):
-        raise InvalidInput("where and dynamic choose what is overwritten; pass mode='overwrite'. Nothing was written.")
-    if where is not None and dynamic:
-        raise InvalidInput("where and dynamic choose differently what is overwritten. Nothing was written. Pass one.")
+    _require_one_choice(mode, where, dynamic)
     read = newest(store)
     if read is None:
         created = new_table(engine.schema_of(rows), partition_by or (), cluster_by, properties or {})
@@ -105,12 +102,24 @@ def write(
         return Applied(read.version)
     if mode == "error":
         raise exists_already(store)
-    if schema_mode == "overwrite" and (mode == "append" or where is not None or dynamic):
+    replaces_all = mode == "overwrite" and where is None and not dynamic
+    if schema_mode == "overwrite" and not replaces_all:
         raise InvalidInput("schema_mode='overwrite' needs every row to be overwritten. Nothing was written.")
     _check_existing(read, None if schema_mode == "overwrite" else partition_by, properties)
     command = Command(engine, store, evolved(read, engine.schema_of(rows), schema_mode, partition_by), provenance)
     if mode == "append":
         return command.append(rows)
+    return _overwrite(command, read, rows, where, dynamic)
+
+
+def _require_one_choice(mode: Mode, where: str | None, dynamic: bool) -> None:
+    if mode != "overwrite" and (where is not None or dynamic):
+        raise InvalidInput("where and dynamic choose what is overwritten; pass mode='overwrite'. Nothing was written.")
+    if where is not None and dynamic:
+        raise InvalidInput("where and dynamic choose differently what is overwritten. Nothing was written. Pass one.")
+
+
+def _overwrite(command: Command, read: Snapshot, rows: Any, where: str | None, dynamic: bool) -> Applied:
     command.refuse_append_only()
     if dynamic and read.partition_columns:
         return command.overwrite_partitions(rows)

@@ -87,30 +87,11 @@ def part(
     `HeldHead`.
     """
     heads = _heads(table, state)
-    if partitioning == "same" and not types:
-        raise InvalidInput(
-            f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
-            "type (types={…}, --type NAME=TYPE), or other partitions."
-        )
-    if partitioning is None and None in heads:
-        raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
-    if isinstance(partitioning, Partitioning) and key_of is None:
-        raise InvalidInput(
-            f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column (column=…, "
-            "--column), or give a function from rows to keys."
-        )
-    by_partition: dict[str | None, list[Add]] = defaultdict(list)
-    for add in parts_of(state.snapshot):
-        by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
-    schema = state.snapshot.schema.all_nullable()
+    _require_change(table, heads, partitioning, key_of, types)
+    _read_heads(store, state, heads, partitioning, key_of, types, known)
     pieces: dict[str | None, list[pa.Table]] = defaultdict(list)
     sources: dict[str | None, list[Version]] = defaultdict(list)
-    for partition, version in sorted(heads.items(), key=lambda one: one[0] or ""):
-        if version not in known:
-            check_parts(version, by_partition[partition])
-            scan = scan_of(store, schema, by_partition[partition])
-            rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), types)
-            known[version] = [(partition, rows)] if partitioning == "same" else _split(rows, partitioning, key_of)
+    for _, version in sorted(heads.items(), key=lambda head: head[0] or ""):
         for key, piece in known[version]:
             pieces[key].append(piece)
             sources[key].append(version)
@@ -129,6 +110,50 @@ def part(
         sources,
         TableOptions(row_order=order, partition_columns=columns, allow_empty=True),
     )
+
+
+def _require_change(
+    table: str,
+    heads: Mapping[str | None, Version],
+    partitioning: Partitioning | Same | None,
+    key_of: KeyOf | None,
+    types: Mapping[str, str],
+) -> None:
+    """Raise `InvalidInput` where nothing is to change, or it is not said how."""
+    if partitioning == "same" and not types:
+        raise InvalidInput(
+            f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
+            "type (types={…}, --type NAME=TYPE), or other partitions."
+        )
+    if partitioning is None and None in heads:
+        raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
+    if isinstance(partitioning, Partitioning) and key_of is None:
+        raise InvalidInput(
+            f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column (column=…, "
+            "--column), or give a function from rows to keys."
+        )
+
+
+def _read_heads(
+    store: ObjectStore,
+    state: TableState,
+    heads: Mapping[str | None, Version],
+    partitioning: Partitioning | Same | None,
+    key_of: KeyOf | None,
+    types: Mapping[str, str],
+    known: dict[Version, list[tuple[str | None, pa.Table]]],
+) -> None:
+    """Read the rows of heads that are not ``known`` into it, in the new types, by the new partitions."""
+    by_partition: dict[str | None, list[Add]] = defaultdict(list)
+    for add in parts_of(state.snapshot):
+        by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
+    schema = state.snapshot.schema.all_nullable()
+    for partition, version in sorted(heads.items(), key=lambda head: head[0] or ""):
+        if version not in known:
+            check_parts(version, by_partition[partition])
+            scan = scan_of(store, schema, by_partition[partition])
+            rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), types)
+            known[version] = [(partition, rows)] if partitioning == "same" else _split(rows, partitioning, key_of)
 
 
 @dataclass(frozen=True)

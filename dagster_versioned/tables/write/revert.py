@@ -1,14 +1,15 @@
 """Reverting: an older version's parts and identity, committed again as the newest version."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
-from dagster_versioned.identity.version import VersionEntry, created_at_text
+from dagster_versioned.identity.version import Facts, VersionEntry, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import usable
 from dagster_versioned.tables.configuration import constraints_of
@@ -45,55 +46,25 @@ class Reversion:
         assert state is not None  # the target was found in it
         record = refuse_dropped(self._target.identity.asset_key[-1], state)
         target, partition = self._target, self._target.partition
-        known = next(
-            v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
-        )
-        if known.gone is not None:
-            raise ExpiredVersion(
-                f"The data of version {known.short} is not kept, so it cannot be current again. Nothing was changed. "
-                "Revert to one that is kept, or write its rows again."
-            )
-        head = state.history.heads.get(partition)
-        is_current = (
-            head is not None
-            and head.metadata_sha == target.metadata_sha
-            and state.history.foreign_since(head.log_version) is None
-        )
-        if is_current and self._hold_because is None:
+        self._require_kept(state)
+        if self._hold_because is None and self._is_current(state):
             return None
         before = load_snapshot(self._store, target.log_version)
         _check_partitions(target, TableRecord.of(before).partitioning, record.partitioning, state)
         wanted = parts_of(before, partition)
-        if lost := missing_parts(self._store, wanted):
-            raise VersionNotFound(
-                f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
-                "Run verify; write the data again to heal it."
-            )
+        self._require_parts(wanted)
         current = parts_of(state.snapshot, partition)
         had, has = {add.identity for add in current}, {add.identity for add in wanted}
         adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
         removes = [add.removed(timestamp) for add in current if add.identity not in has]
         self.change = "full" if adds or removes else "metadata_only"
-        previous = target.facts
-        facts = type(previous)(
-            created_at=created_at_text(timestamp),
-            writer=WRITER,
-            size_bytes=previous.size_bytes,
-            part_count=previous.part_count,
-            digest=previous.digest,
-            parquet_sha=previous.parquet_sha,
-            previous=head.metadata_sha if head else None,
-            author=self._by,
-            null_counts=previous.null_counts,
-            computation=previous.computation if usable(state, target) else None,
-        )
-        entry = VersionEntry.of(target.identity, facts, self.change)
+        entry = VersionEntry.of(target.identity, self._facts(state, timestamp), self.change)
         schema = recorded = parse_schema(target.entry.to_json()["identity"]["schema"])
         require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
         others = [p for p in state.history.heads if p != partition]
         if others:
             schema = union_of_versions(state.snapshot.schema, schema)
-        schema = with_column_rules(state.snapshot, schema, [(recorded, previous.null_counts, target.identity.nrow)])
+        schema = with_column_rules(state.snapshot, schema, [(recorded, target.facts.null_counts, target.identity.nrow)])
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return CommitDraft(
@@ -113,6 +84,46 @@ class Reversion:
             info={"versions": [entry.to_json()], **whole_sha(state.history, [entry.to_json()]), **held},
             parameters={"version": str(target.log_version)},
             needs=frozenset(objects_of(self._store, wanted)),
+        )
+
+    def _require_kept(self, state: TableState) -> None:
+        target = self._target.log_version, self._target.partition
+        versions = state.history.versions
+        known = next(version for version in versions if (version.log_version, version.partition) == target)
+        if known.gone is not None:
+            raise ExpiredVersion(
+                f"The data of version {known.short} is not kept, so it cannot be current again. Nothing was changed. "
+                "Revert to one that is kept, or write its rows again."
+            )
+
+    def _require_parts(self, wanted: Sequence[Add]) -> None:
+        if lost := missing_parts(self._store, wanted):
+            raise VersionNotFound(
+                f"Part {lost[0].key} of version {self._target.short} is missing from {self._store.uri}. Nothing was "
+                "changed. Run verify; write the data again to heal it."
+            )
+
+    def _is_current(self, state: TableState) -> bool:
+        """Whether the target is the head, and nobody else wrote since."""
+        head = state.history.heads.get(self._target.partition)
+        if head is None or head.metadata_sha != self._target.metadata_sha:
+            return False
+        return state.history.foreign_since(head.log_version) is None
+
+    def _facts(self, state: TableState, timestamp: int) -> Facts:
+        """The facts of the target as it becomes current once more."""
+        head, before = state.history.heads.get(self._target.partition), self._target.facts
+        return Facts(
+            created_at=created_at_text(timestamp),
+            writer=WRITER,
+            size_bytes=before.size_bytes,
+            part_count=before.part_count,
+            digest=before.digest,
+            parquet_sha=before.parquet_sha,
+            previous=head.metadata_sha if head else None,
+            author=self._by,
+            null_counts=before.null_counts,
+            computation=before.computation if usable(state, self._target) else None,
         )
 
     def _hold(self, partition: str | None) -> DomainMetadata:
