@@ -91,6 +91,11 @@ class _Rows:
     wish: _Wish
     seen: _Seen | None
 
+    @cached_property
+    def upstreams(self) -> Sequence[Upstream]:
+        """What an output that is built from it names."""
+        return [] if self.seen is None or self.seen.is_empty else self.table.upstream_of(self.seen.chosen)
+
     @cached_property  # for who computes partitions in several stretches
     def files(self) -> VersionFiles | None:
         """The files that hold it."""
@@ -122,7 +127,7 @@ def load(
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
     if step is not None:
-        if plain(context.definition_metadata, IF_SELECTED_KEY) and not _is_needed(step, context.asset_key):
+        if not _is_needed(context, step):
             return UpstreamFiles(table, cast("VersionFiles", None))
         table = table_for(step, table, publish)
     left = None if step is None or look else _left(context, step, table, pins, publish)
@@ -130,34 +135,29 @@ def load(
         table.operations.cache.adopt(left)
     wish = _wish(context, project)
     pin = _pin(context, table.name, step, pins)
-    is_read_once = pin is None and left is None and not look
-    version = read_at(step, context.asset_key) if step is not None and is_read_once else pin
-    seen = _seen(context, table, step, version, as_last_seen=left is not None)
-    versions = [] if seen is None or seen.is_empty else table.upstream_of(seen.chosen)
+    version = pin if look or left is not None else _version(context, step, pin)
+    rows = _Rows(context, table, wish, _seen(context, table, step, version, as_last_seen=left is not None))
+    upstreams = rows.upstreams  # outside of a step as well: raises for what nobody adopted
     if step is not None:
-        log_version = None if seen is None or pin is not None else seen.chosen.log_version
-        _note_read(context, step, table, seen, versions, log_version, adds=not look)
-    rows = _Rows(context, table, wish, seen)
+        _note_read(rows, step, pin, adds=not look)
     if not is_lazy(context):
         return rows.load(None)
-    lazy = _lazy(context, versions, wish, rows.load)
+    lazy = _lazy(context, upstreams, wish, rows.load)
     return lazy if left is None else replace(lazy, look_again=lambda: load(context, project, pins, publish, look=True))
 
 
-def _note_read(
-    context: dg.InputContext,
-    step: "StepExecutionContext",
-    table: VersionedTable,
-    seen: _Seen | None,
-    versions: Sequence[Upstream],
-    log_version: int | None,
-    *,
-    adds: bool,
-) -> None:
-    """Note what the step reads, for its outputs and its checks, with the log version if that is of the table itself."""
-    log_version = None if table.operations.parked else log_version
-    note(step, context.asset_key, versions, log_version=log_version, adds=adds)
-    chosen = seen.chosen.versions if versions and seen else ()
+def _version(context: dg.InputContext, step: "StepExecutionContext | None", pin: str | int | None) -> str | int | None:
+    """What the input is pinned to, or else the version of the asset that the step has read before."""
+    return read_at(step, context.asset_key) if step is not None and pin is None else pin
+
+
+def _note_read(rows: _Rows, step: "StepExecutionContext", pin: str | int | None, *, adds: bool) -> None:
+    """Note what the step reads, for its outputs and its checks."""
+    context, table, seen = rows.context, rows.table, rows.seen
+    is_head = pin is None and not table.operations.parked
+    log_version = seen.chosen.log_version if seen is not None and is_head else None
+    note(step, context.asset_key, rows.upstreams, log_version=log_version, adds=adds)
+    chosen = seen.chosen.versions if rows.upstreams and seen else ()
     note_look(step, context.asset_key, table, chosen, input_text(context))
 
 
@@ -246,11 +246,13 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
     return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
 
 
-def _is_needed(step: "StepExecutionContext", asset_key: dg.AssetKey) -> bool:
-    """Whether one of the assets that the run selected of the step is computed from another one."""
+def _is_needed(context: dg.InputContext, step: "StepExecutionContext") -> bool:
+    """Whether an input is always needed, or one of the assets that the run selected of the step is computed from it."""
+    if not plain(context.definition_metadata, IF_SELECTED_KEY):
+        return True
     graph = step.job_def.asset_layer.asset_graph
     selected = step.assets_def.keys if step.assets_def else ()
-    return any(asset_key in graph.get(key).parent_keys for key in selected)
+    return any(context.asset_key in graph.get(key).parent_keys for key in selected)
 
 
 def _require_project(context: dg.InputContext, name: str) -> None:
@@ -287,6 +289,18 @@ def _seen(
         return _Seen(chosen, None, of_nothing=wanted == [])
     if wanted is None:
         return _Seen(chosen, columns)
+    return _seen_partitions(context, table, step, chosen, wanted)
+
+
+def _seen_partitions(
+    context: dg.InputContext,
+    table: VersionedTable,
+    step: "StepExecutionContext | None",
+    chosen: ChosenVersions,
+    wanted: Sequence[str],
+) -> _Seen:
+    """Those of the versions of a table that are of partitions. Raises `VersionNotFound` for what may not lack."""
+    columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     if not chosen.versions and table.last_state.history.until(chosen.log_version).unadopted is not None:
         table.upstream_of(chosen)  # raises: what nobody adopted is not missing
     known = {one.partition for one in chosen.versions}

@@ -91,31 +91,37 @@ def with_row_ids(actions: Sequence[Action], read: Snapshot | None, version: int)
     """
     before = high_water_mark(read.domains if read else {})
     kept = _kept(actions, read)
-    mark = before
+    given = [_with_kept(action, kept) if isinstance(action, Add | Remove) else action for action in actions]
+    mark = max([before, *(_last_id(action) for action in given if isinstance(action, Add))])
     result: list[Action] = []
-    for action in actions:
-        if isinstance(action, Add | Remove) and (ids := kept.get(action.key)):
-            action = _keeping(action, *ids)
-        if isinstance(action, Add) and action.base_row_id is not None:
-            mark = max(mark, action.base_row_id + (num_records(action.stats) or 0) - 1)
+    for action in given:
+        if isinstance(action, Add):
+            action, mark = _with_ids(action, mark, version)
         result.append(action)
-    for position, action in enumerate(result):
-        if isinstance(action, Add) and action.base_row_id is None:
-            count = num_records(action.stats)
-            if count is None:
-                raise InvalidInput(
-                    f"The table tracks its rows, so the statistics of {action.path!r} must say how many it has. Nothing"
-                    " was written."
-                )
-            result[position] = replace(action, base_row_id=mark + 1, default_row_commit_version=version)
-            mark += count
-        elif isinstance(action, Add) and action.default_row_commit_version is None:
-            result[position] = replace(action, default_row_commit_version=version)
     if mark >= 2**63:
         raise InvalidInput(f"The table has no row ids left: {mark} is no 64-bit integer. Nothing was written.")
     if mark > before:
         result.append(DomainMetadata(DOMAIN, json.dumps({_MARK: mark}, separators=(",", ":"))))
     return result
+
+
+def _last_id(add: Add) -> int:
+    """The id of a file's last row, if it comes with ids."""
+    return NO_ID if add.base_row_id is None else add.base_row_id + (num_records(add.stats) or 0) - 1
+
+
+def _with_ids(add: Add, mark: int, version: int) -> tuple[Add, int]:
+    """A file with what it lacks, and the new high water mark."""
+    if add.base_row_id is not None:
+        is_known = add.default_row_commit_version is not None
+        return (add if is_known else replace(add, default_row_commit_version=version)), mark
+    count = num_records(add.stats)
+    if count is None:
+        raise InvalidInput(
+            f"The table tracks its rows, so the statistics of {add.path!r} must say how many it has. Nothing was "
+            "written."
+        )
+    return replace(add, base_row_id=mark + 1, default_row_commit_version=version), mark + count
 
 
 def backfill(snapshot: Snapshot) -> list[Add]:
@@ -177,7 +183,8 @@ def _kept(actions: Sequence[Action], read: Snapshot | None) -> dict[str, tuple[i
     return {key: (first, commit) for key, first, commit in zip(*columns, strict=True)}
 
 
-def _keeping(action: Add | Remove, base_row_id: int | None, commit_version: int | None) -> Add | Remove:
-    if action.base_row_id is not None:
+def _with_kept(action: Add | Remove, kept: Mapping[str, tuple[int | None, int | None]]) -> Add | Remove:
+    if action.base_row_id is not None or action.key not in kept:
         return action
+    base_row_id, commit_version = kept[action.key]
     return replace(action, base_row_id=base_row_id, default_row_commit_version=commit_version)
