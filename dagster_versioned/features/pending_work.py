@@ -140,14 +140,7 @@ def _of_feature(
         record = FeatureRecord.of(heads[None].identity.custom) if heads else None
         how = SampleHash(cast("Any", record.hash[0]), record.hash[1]) if record else SampleHash()
         plan = sample_plan(graph, feature.key, how)
-        deps: list[FeatureDep] = []
-        given: dict[str, UpstreamFiles] = {}
-        for dep, upstream in zip(feature.deps, plan.upstreams, strict=True):
-            files = above[dep.feature]
-            if files is None:
-                raise _UnknownError(f"{dep.feature} is unknown")
-            deps.append(dep if isinstance(files, UpstreamFiles) else _by_ids(dep, upstream))
-            given[dep.feature] = files if isinstance(files, UpstreamFiles) else _expected(table, dep, upstream, files)
+        deps, given = _upstreams(feature, plan, table, above)
         lighter = Feature(feature.key, feature.id_columns, feature.fields, deps)
         others = (each for each in graph if each.key != feature.key)
         resolved = FeatureTable(FeatureGraph([*others, lighter], graph.hash_length), feature.key, table, how).resolve(
@@ -169,6 +162,21 @@ def _of_feature(
     )
     stored = UpstreamFiles(table, table.files()) if heads else None
     return pending_work, _Pending(stored, plan, increment) if increment or stored is None else stored
+
+
+def _upstreams(
+    feature: Feature, plan: SamplePlan, table: VersionedTable, above: Mapping[str, UpstreamFiles | _Pending | None]
+) -> tuple[list[FeatureDep], dict[str, UpstreamFiles]]:
+    """The dependencies of a feature, and the files of each as they will be; raises `_UnknownError`."""
+    deps: list[FeatureDep] = []
+    given: dict[str, UpstreamFiles] = {}
+    for dep, upstream in zip(feature.deps, plan.upstreams, strict=True):
+        files = above[dep.feature]
+        if files is None:
+            raise _UnknownError(f"{dep.feature} is unknown")
+        deps.append(dep if isinstance(files, UpstreamFiles) else _by_ids(dep, upstream))
+        given[dep.feature] = files if isinstance(files, UpstreamFiles) else _expected(table, dep, upstream, files)
+    return deps, given
 
 
 def _by_ids(dep: FeatureDep, upstream: UpstreamSamples) -> FeatureDep:

@@ -298,13 +298,9 @@ class GovernanceStore:
         for name in _ORDER:
             document, old = expected[name], stored[name]
             wanted = document.to_bytes() if document is not None else None
-            if (old.data, old.exists) == (wanted, wanted is not None):
-                continue
-            unusable = {_REF: ref, _HISTORY: history}.get(name, old.data) is None
-            what: DifferenceState = "unreadable" if unusable else "differs"
-            if not old.exists or wanted is None:
-                what = "surplus" if old.exists else "missing"
-            steps.append(_Step(Difference(project, name, what), wanted, old))
+            if (old.data, old.exists) != (wanted, wanted is not None):
+                is_readable = {_REF: ref, _HISTORY: history}.get(name, old.data) is not None
+                steps.append(_Step(Difference(project, name, _difference(old, wanted, is_readable)), wanted, old))
         return steps
 
     def _check_continued(
@@ -422,6 +418,15 @@ def _usable(stored: _Stored, kind: type[Document]) -> Document | None:
         return None if stored.data is None else kind.parse(stored.data, "it")
     except GovernanceError:
         return None
+
+
+def _difference(old: _Stored, wanted: bytes | None, is_readable: bool) -> DifferenceState:
+    """What a stored document is to one that is wanted."""
+    if not old.exists:
+        return "missing"
+    if wanted is None:
+        return "surplus"
+    return "differs" if is_readable else "unreadable"
 
 
 def _event_ahead(ref: Ref | None, history: MigrationHistory | None, state: "ProjectState") -> Event | None:

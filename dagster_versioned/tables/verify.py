@@ -251,12 +251,7 @@ def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]
     known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
     unreadable: dict[str, str] = {}
     for version in versions:
-        if version.gone is not None or version.raw is None:
-            continue
-        for parent in version.raw["identity"].get("parents", ()):
-            name, sha = parent.get("table"), parent["version"]
-            if parent.get("source") != project.name or "environment" in parent or not isinstance(name, str):
-                continue
+        for name, sha in _parents_within(project.name, version):
             if name not in known:
                 if name in left_out and TableOperations(project, table_name(name)).refresh() is None:
                     continue
@@ -270,6 +265,16 @@ def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]
                 problem = unreadable.get(name, "its table does not know that version any more")
                 named = f"{name} {sha[:8]}"
                 yield Finding("parent", named, f"{version.short} (@{version.log_version}) was built from it: {problem}")
+
+
+def _parents_within(project: str, version: Version) -> Iterator[tuple[str, str]]:
+    """The tables and versions of this project, and of no environment of it, that a kept version records as parents."""
+    if version.gone is not None or version.raw is None:
+        return
+    for parent in version.raw["identity"].get("parents", ()):
+        name = parent.get("table")
+        if parent.get("source") == project and "environment" not in parent and isinstance(name, str):
+            yield name, parent["version"]
 
 
 def _current(state: TableState) -> Iterator[Finding]:

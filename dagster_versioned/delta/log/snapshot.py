@@ -294,17 +294,10 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
 
 def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: ExternalFiles) -> Snapshot:
     """Apply ``changes`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
-    expected = base.version + 1
-    for header in changes.headers:
-        if header.first != expected:
-            raise LogCorrupt(f"Version {header.first} was given where version {expected} comes next.")
-        expected = header.version + 1
+    _require_next(base, changes)
     _require_timestamps(base, changes)
     protocol = changes.newest_protocol or base.protocol
     metadata = changes.newest_metadata or base.metadata
-    changed = changes.domains()
-    domains = {name: value for name, value in base.domains.items() if name not in changed}
-    domains |= {name: action.configuration for name, action in changed.items() if not action.removed}
     last = changes.last or base
     if protocol is None or metadata is None:
         missing = "protocol" if protocol is None else "metaData"
@@ -322,13 +315,28 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: E
         metadata,
         schema,
         _unexpired_txns({**base.txns, **changes.txns()}, metadata, last.timestamp_ms),
-        domains,
+        _domains(base, changes),
         files,
         appended(without_keys(without(base.tombstones, changes.touched), changes.forgotten), changes.removes),
         last.timestamp_ms,
         last.sha256 if isinstance(last, Header) else last.commit_sha256,
         reach,
     )
+
+
+def _require_next(base: _State, changes: Changes) -> None:
+    """Raise `LogCorrupt` unless the changes are of the versions that come next."""
+    expected = base.version + 1
+    for header in changes.headers:
+        if header.first != expected:
+            raise LogCorrupt(f"Version {header.first} was given where version {expected} comes next.")
+        expected = header.version + 1
+
+
+def _domains(base: _State, changes: Changes) -> dict[str, str]:
+    changed = changes.domains()
+    kept = {name: value for name, value in base.domains.items() if name not in changed}
+    return kept | {name: action.configuration for name, action in changed.items() if not action.removed}
 
 
 def _is_stamped(base: _State, changes: Changes) -> bool:
