@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from support.gcs_server import GcsServer
     from support.s3_server import S3Server
 
+# Until all is imported and collected, which nothing of is garbage; then `pytest_collection_finish` goes on.
+gc.disable()
+
 settings.register_profile(
     "ci",
     deadline=None,
@@ -160,6 +163,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 1_000)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
