@@ -99,7 +99,7 @@ class Watches(dict[Options, tuple[Watch, BlockingChecks | None]]):
     """What the conditions of an asset graph have seen of its tables, for the next evaluation."""
 
 
-class Looks(dict[Options, dict[Cell, Decision]]):
+class Decisions(dict[Options, dict[Cell, Decision]]):
     """What was decided in one evaluation of an asset graph, for all assets of it that ask."""
 
 
@@ -112,7 +112,7 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
             "AutomationConditionSensorDefinition with use_user_code_server=True."
         )
     on, on_code_version, wait_for_checks = options
-    watches, looks = PROCESS.of(Watches, graph), PROCESS.of(Looks, view)
+    watches, looks = PROCESS.of(Watches, graph), PROCESS.of(Decisions, view)
     if options not in watches:
         units = units_of(graph, graph.materializable_asset_keys)
         watches[options] = (
