@@ -117,8 +117,8 @@ def require_python(session: "SparkSession") -> None:
     if is_classic_session(session):
         executors = choose_python(session).sparkContext
         python = cast("str", executors.pythonExec)
-    found_good = PROCESS.of(ExecutorPython, executors)
-    if found_good.path == python or (python == sys.executable and runs_here(session)):
+    known = PROCESS.of(ExecutorPython, executors)
+    if known.path == python or (python == sys.executable and runs_here(session)):
         return
     try:
         one = session.range(0, 1, 1, 1)
@@ -127,7 +127,7 @@ def require_python(session: "SparkSession") -> None:
         raise lacking(str(error), _where(python), surely=_runs_jobs(session)) or error from error
     if int(found["pyarrow"].partition(".")[0]) < OLDEST_ARROW:
         raise too_old(found["host"], found["pyarrow"], _where(python))
-    found_good.path = python
+    known.path = python
 
 
 def _runs_jobs(session: "SparkSession") -> bool:
