@@ -21,6 +21,7 @@ import pyarrow as pa
 from rounds import alternate, print_ratios, ratio
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper, Verb
@@ -99,7 +100,7 @@ class Steps:
 
 def forget_tables() -> None:
     """Let this process know no more of tables than a new one."""
-    state.OF_OPENERS.clear()
+    PROCESS.forget(state.SharedStates)
 
 
 def steps(instance: dg.DagsterInstance, count: int, rounds: int, root: str, *, quick: bool, anew: bool) -> Steps:

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from support.gcs_server import GcsServer
     from support.s3_server import S3Server
 
+# Until all is imported and collected, which nothing of is garbage; then `pytest_collection_finish` goes on.
+gc.disable()
+
 settings.register_profile(
     "ci",
     deadline=None,
     # In CI always the same few examples: what luck finds elsewhere refuses no change that has not made it.
     derandomize="CI" in os.environ,
-    max_examples=20 if "CI" in os.environ else 50,
+    max_examples=15 if "CI" in os.environ else 50,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -160,6 +163,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 1_000)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,11 +1,12 @@
 """`versioned_feature`: an asset whose function gets what is stale, and nothing else."""
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_options import PartitionedAssetOptions, refuse_unknown
 from dagster_versioned.assets.feature_definition import feature_metadata, graph_over
 from dagster_versioned.assets.feature_function import StepFunction
 from dagster_versioned.assets.feature_step import FeatureConfig, FeatureStep
@@ -23,22 +24,8 @@ def versioned_feature(
     version_length: int | None = None,
     chunk_size: int | None = None,
     name: str | None = None,
-    key_prefix: Sequence[str] | str | None = None,
     ins: Mapping[str, dg.AssetIn] | None = None,
-    group_name: str | None = None,
-    description: str | None = None,
-    owners: Sequence[str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    kinds: Set[str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    partitions_def: dg.PartitionsDefinition[str] | None = None,
-    backfill_policy: dg.BackfillPolicy | None = None,
-    io_manager_key: str | None = None,
-    required_resource_keys: Set[str] | None = None,
-    retry_policy: dg.RetryPolicy | None = None,
-    automation_condition: dg.AutomationCondition[Any] | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    pool: str | None = None,
+    **options: Unpack[PartitionedAssetOptions],
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Make a function an asset that is a feature: a table of samples, of which only what is stale is computed.
 
@@ -70,7 +57,10 @@ def versioned_feature(
     `InvalidInput`.
     """
 
+    refuse_unknown("versioned_feature", options, PartitionedAssetOptions)
+
     def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
+        key_prefix = options.get("key_prefix")
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         key = dg.AssetKey([*prefix, name or body.__name__])
         feature = Feature(key.path, id_columns, fields, deps)
@@ -86,27 +76,12 @@ def versioned_feature(
             files = function.files(values)
             yield from step.run(context, config, files, function.call(context, config, values))
 
-        return dg.asset(
-            name=name,
-            key_prefix=key_prefix,
-            ins=function.ins,
-            group_name=group_name,
-            description=description or inspect.getdoc(body),
-            owners=owners,
-            tags=tags,
-            kinds=kinds,
-            metadata={**(metadata or {}), **feature_metadata(graph, feature.key)},
-            partitions_def=partitions_def,
-            backfill_policy=backfill_policy,
-            io_manager_key=io_manager_key,
-            required_resource_keys=required_resource_keys,
-            retry_policy=retry_policy,
-            automation_condition=automation_condition,
-            op_tags=op_tags,
-            pool=pool,
-            code_version=graph.versions(feature.key).feature,
-            output_required=False,
-        )(function.presented(compute))
+        given = options.copy()
+        given["description"] = options.get("description") or inspect.getdoc(body)
+        given["metadata"] = {**(options.get("metadata") or {}), **feature_metadata(graph, feature.key)}
+        version = graph.versions(feature.key).feature
+        asset = dg.asset(name=name, ins=function.ins, code_version=version, output_required=False, **given)
+        return asset(function.presented(compute))
 
     return define
 

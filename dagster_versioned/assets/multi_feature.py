@@ -1,13 +1,14 @@
 """`versioned_multi_feature`: one function for several features, each with its own increment and its own commit."""
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_options import PartitionedOptions, refuse_unknown
 from dagster_versioned.assets.feature_definition import feature_metadata, graph_over
 from dagster_versioned.assets.feature_function import StepFunction
 from dagster_versioned.assets.feature_step import FeatureConfig, FeatureStep, Files
@@ -26,15 +27,8 @@ def versioned_multi_feature(
     name: str | None = None,
     ins: Mapping[str, dg.AssetIn] | None = None,
     can_subset: bool = False,
-    group_name: str | None = None,
-    description: str | None = None,
-    partitions_def: dg.PartitionsDefinition[str] | None = None,
-    backfill_policy: dg.BackfillPolicy | None = None,
     io_manager_key: str | None = None,
-    required_resource_keys: Set[str] | None = None,
-    retry_policy: dg.RetryPolicy | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    pool: str | None = None,
+    **options: Unpack[PartitionedOptions],
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """`versioned_feature` of several ``features``, which are computed by one call of the function.
 
@@ -49,8 +43,9 @@ def versioned_multi_feature(
     run computes those that were selected, and a sensor requests each by itself; else all run together. The other
     parameters are those of `versioned_feature` and `dagster.multi_asset`. Raises `InvalidInput`.
     """
+    refuse_unknown("versioned_multi_feature", options, PartitionedOptions)
     listed = list(features)
-    described = _described(listed, specs, group_name)
+    described = _described(listed, specs, options.get("group_name"))
     _check(listed)
     graphs = {feature.key: graph_over(feature, version_length) for feature in listed}
     lengths = {graph.hash_length for graph in graphs.values()}
@@ -81,20 +76,13 @@ def versioned_multi_feature(
             spec = spec.replace_attributes(code_version=graphs[key].versions(key).feature)
             spec = spec.merge_attributes(metadata=feature_metadata(graphs[key], key))
             outs[step.output] = dg.AssetOut.from_spec(spec, is_required=False, io_manager_key=io_manager_key)
-        asset = dg.multi_asset(
-            outs=outs,
-            name=name or body.__name__,
-            ins=function.ins,
-            can_subset=can_subset,
-            group_name=group_name,
-            description=description or inspect.getdoc(body),
-            partitions_def=partitions_def,
-            backfill_policy=backfill_policy,
-            required_resource_keys=set(required_resource_keys or ()),
-            retry_policy=retry_policy,
-            op_tags=op_tags,
-            pool=pool,
-        )(function.presented(compute))
+        given = options.copy()
+        given["description"] = options.get("description") or inspect.getdoc(body)
+        given["required_resource_keys"] = set(options.get("required_resource_keys") or ())
+        multi_asset = dg.multi_asset(
+            outs=outs, name=name or body.__name__, ins=function.ins, can_subset=can_subset, **given
+        )
+        asset = multi_asset(function.presented(compute))
         return asset.map_asset_specs(lambda spec: _own_deps(spec, graphs["/".join(spec.key.path)], above))
 
     return define

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
-from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -11,6 +10,7 @@ from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, steps_of
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.view import view
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_of
 from dagster_versioned.tables.options import METADATA_KEY
@@ -25,7 +25,11 @@ Publish = Literal["at_once", "after_checks"]
 PARKED_TAG = "dagster_versioned/parked"
 """Run tag: the id of a run whose parked drafts this one sees, such as one that evaluates checks alone."""
 
-_parking: "WeakKeyDictionary[AssetGraph, bool]" = WeakKeyDictionary()
+
+class Parking:
+    """Whether there may be drafts of an asset graph; ``None`` until somebody looks."""
+
+    is_possible: bool | None = None
 
 
 def table_for(step: "StepExecutionContext", table: VersionedTable, publish: Publish) -> VersionedTable:
@@ -61,12 +65,14 @@ def is_parking(step: "StepExecutionContext", publish: Publish) -> bool:
     if publish == "after_checks" or PARKED_TAG in step.dagster_run.tags:
         return True
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
-    if graph not in _parking:
+    parking = PROCESS.of(Parking, graph)
+    if parking.is_possible is None:
         places = Places(graph)
         made = [places.definition(node.key) for node in graph.asset_nodes if node.is_materializable]
         managers = {id(one) for one in made if one is not None and _may_park(one)}
-        _parking[graph] = len(managers) > 1 or any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
-    return _parking[graph]
+        asks = any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
+        parking.is_possible = len(managers) > 1 or asks
+    return parking.is_possible
 
 
 def _may_park(definition: dg.ResourceDefinition) -> bool:

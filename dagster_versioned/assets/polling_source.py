@@ -1,12 +1,13 @@
 """`polling_source`: an asset whose data come from elsewhere, as a manifest says."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_options import AssetOptions, refuse_unknown
 from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import SetInfo, SetPollingSource
@@ -28,23 +29,12 @@ def polling_source(
     manifest: str | Path,
     *,
     name: str | None = None,
-    key_prefix: Sequence[str] | str | None = None,
     variables: Mapping[str, str | dg.EnvVar] | None = None,
     private_key: dg.EnvVar | None = None,
     watermark: Watermark = "latest",
     max_bytes: int = MAX_BYTES,
     resource_key: str = "io_manager",
-    group_name: str | None = None,
-    description: str | None = None,
-    owners: Sequence[str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    kinds: Set[str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    io_manager_key: str | None = None,
-    retry_policy: dg.RetryPolicy | None = None,
-    automation_condition: dg.AutomationCondition[Any] | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    pool: str | None = None,
+    **options: Unpack[AssetOptions],
 ) -> dg.AssetsDefinition:
     """Define an asset that polls the source of a manifest (`DatasetSnapshot` in YAML, with `SetPollingSource`).
 
@@ -61,6 +51,7 @@ def polling_source(
 
     The manifest is read now: raises `InvalidInput` with all that is wrong in it.
     """
+    refuse_unknown("polling_source", options, AssetOptions)
     path = Path(manifest)
     try:
         text = path.read_text()
@@ -93,22 +84,9 @@ def polling_source(
         f"{OURS}/manifest": dg.MarkdownMetadataValue(f"```yaml\n{text}\n```"),
         **TableOptions(history=declared_history(snapshot, watermark)).as_metadata(),
     }
-    return dg.asset(
-        name=compute.__name__,
-        key_prefix=key_prefix,
-        required_resource_keys={resource_key},
-        group_name=group_name,
-        description=description or (info.description if info is not None else None),
-        owners=owners,
-        tags=tags,
-        kinds=kinds,
-        metadata={**shown, **(metadata or {})},
-        io_manager_key=io_manager_key,
-        retry_policy=retry_policy,
-        automation_condition=automation_condition,
-        op_tags=op_tags,
-        pool=pool,
-    )(compute)
+    options["description"] = options.get("description") or (info.description if info is not None else None)
+    options["metadata"] = {**shown, **(options.get("metadata") or {})}
+    return dg.asset(name=compute.__name__, required_resource_keys={resource_key}, **options)(compute)
 
 
 def _poll_metadata(table: VersionedTable, added: Sequence[Ingested]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import hashlib
 import inspect
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Unpack
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_options import AssetOptions, refuse_unknown
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.canonical import canonical_json
@@ -28,18 +29,7 @@ def sql_asset(
     query: str | None = None,
     queries: Iterable[QueryStep | tuple[str, str] | str] = (),
     temporal_tables: Mapping[str, Sequence[str]] | None = None,
-    key_prefix: Sequence[str] | str | None = None,
-    group_name: str | None = None,
-    description: str | None = None,
-    owners: Sequence[str] | None = None,
-    tags: Mapping[str, str] | None = None,
-    kinds: Set[str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    io_manager_key: str | None = None,
-    retry_policy: dg.RetryPolicy | None = None,
-    automation_condition: dg.AutomationCondition[Any] | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    pool: str | None = None,
+    **options: Unpack[AssetOptions],
 ) -> dg.AssetsDefinition:
     """Define an asset that is a pure query, in Spark's SQL, over event tables.
 
@@ -59,6 +49,7 @@ def sql_asset(
     present time, the user or random numbers, that call functions in Python or Java, or that read other tables. The
     other parameters are those of `dagster.asset`. Raises `InvalidInput`.
     """
+    refuse_unknown("sql_asset", options, AssetOptions)
     steps = tuple(_as_step(step) for step in queries)
     if (query is None) == (not steps):
         raise InvalidInput(
@@ -78,23 +69,14 @@ def sql_asset(
     parameters = [inspect.Parameter(one, _ANY_PLACE, annotation=UpstreamFiles) for one in names.values()]
     setattr(compute, "__signature__", inspect.Signature(parameters))  # noqa: B010 - which type checkers do not know
     shown = "\n\n".join(f"-- {step.alias}\n{step.query}" if step.alias else step.query for step in steps)
-    return dg.asset(
-        name=name,
-        key_prefix=key_prefix,
-        ins={names[alias]: _as_input(asset) for alias, asset in inputs.items()},
-        group_name=group_name,
-        description=description,
-        owners=owners,
-        tags=tags,
-        kinds={"sql"} if kinds is None else kinds,
-        metadata={**(metadata or {}), QUERY_KEY: dg.MarkdownMetadataValue(f"```sql\n{shown}\n```")},
-        io_manager_key=io_manager_key,
-        retry_policy=retry_policy,
-        automation_condition=automation_condition,
-        op_tags=op_tags,
-        pool=pool,
-        code_version=_code_version(asked),
-    )(compute)
+    kinds = options.get("kinds")
+    options["kinds"] = {"sql"} if kinds is None else kinds
+    options["metadata"] = {
+        **(options.get("metadata") or {}),
+        QUERY_KEY: dg.MarkdownMetadataValue(f"```sql\n{shown}\n```"),
+    }
+    ins = {names[alias]: _as_input(asset) for alias, asset in inputs.items()}
+    return dg.asset(name=name, ins=ins, code_version=_code_version(asked), **options)(compute)
 
 
 def _as_step(step: QueryStep | tuple[str, str] | str) -> QueryStep:

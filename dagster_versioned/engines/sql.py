@@ -22,6 +22,7 @@ from dagster_versioned.delta.schema.types import DataType, StructType, type_to_a
 from dagster_versioned.engines.nested_fields import renamed
 from dagster_versioned.engines.sql_functions import DAYS, UNITS, rewritings, whole_numbers
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.process_state import PROCESS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -659,23 +660,24 @@ def _unevaluated(given: str, error: Exception) -> InvalidInput:
     return InvalidInput(f"{given:.300} cannot be evaluated: {reason}. Nothing was written.")
 
 
-@cache
-def _database() -> "DuckDBPyConnection":
+class Database:
     """A database in memory that sees neither files nor the network, in UTC."""
-    import duckdb
 
-    connection = duckdb.connect(":memory:", config=cast("Any", _LOCKED))
-    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # of every cursor, which is a session of its own
-    # A join would hand the bounds of one side to the other as Python's values, which has not every year that Arrow has.
-    connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
-    connection.execute("SET lock_configuration = true")
-    return connection
+    def __init__(self) -> None:
+        import duckdb
+
+        self.connection = connection = duckdb.connect(":memory:", config=cast("Any", _LOCKED))
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")  # of every cursor, which is a session of its own
+        # A join would hand the bounds of one side to the other as Python's values, which has not every year that Arrow
+        # has.
+        connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
+        connection.execute("SET lock_configuration = true")
 
 
 def database() -> "DuckDBPyConnection":
     """A connection of its own to a database in memory: registered tables are seen by it alone, and threads do not wait
     for each other."""
-    return _database().cursor()
+    return PROCESS.of(Database).connection.cursor()
 
 
 def register(connection: "DuckDBPyConnection", name: str, rows: pa.Table) -> None:

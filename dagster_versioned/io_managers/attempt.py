@@ -1,24 +1,25 @@
 """One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import dagster as dg
 
 from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventData, StepEventStatus
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
-from dagster_versioned.publication.guard import heed_reads
+from dagster_versioned.process_state import PROCESS
+from dagster_versioned.publication.guard import ReadsHeeded
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
-from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.upstream import Upstream
+from dagster_versioned.tables.write.pending import Computing
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -40,14 +41,47 @@ MESSAGE_TAG = "dagster_versioned/message"
 NOTE_KEY = "dagster_versioned/read"
 """Metadata key of the engine event by which the writing step of a graph-backed asset knows what earlier steps read."""
 
-# Dagster makes one step context per attempt and passes it to every IO manager of the step, so a retry starts with an
-# empty note, and what an attempt noted goes when the attempt does.
-_noted: "WeakKeyDictionary[StepExecutionContext, dict[dg.AssetKey, _Note]]" = WeakKeyDictionary()
-
-
-# Of each project that a run has opened: the run, and its tables by their URIs.
-_left: "WeakKeyDictionary[ProjectContext, tuple[str, dict[str, TableState]]]" = WeakKeyDictionary()
 _MOST_LEFT = 256
+
+
+class Attempt:
+    """What one attempt at a step has read and computes. Its owner is the context of the step.
+
+    Dagster makes one for each attempt and passes it to every IO manager of the step, so a retry starts with an empty
+    one. ``tables`` are the opened ones in which computations were looked for, and to which what is kept is written;
+    the next output is being computed ``since`` then.
+    """
+
+    def __init__(self) -> None:
+        self.notes: dict[dg.AssetKey, _Note] = {}
+        self.tables: dict[dg.AssetKey, VersionedTable] = {}
+        self.computations: dict[dg.AssetKey, dict[str | None, Computing]] = {}
+        self.since = time.monotonic()
+
+
+class LeftTables:
+    """How the steps of the newest run have left tables of a project, for its later steps that have the same resource.
+
+    Its owner is the project. All are forgotten when a step has called a function, which may have changed tables by
+    itself.
+    """
+
+    def __init__(self) -> None:
+        self._by_uri: tuple[str, dict[str, TableState]] = "", {}
+
+    def put(self, run_id: str, table: VersionedTable) -> None:
+        """Remember how a step of the run has left a table, unless it takes much memory."""
+        of_run, states = self._by_uri
+        if of_run != run_id or len(states) >= _MOST_LEFT:
+            _, states = self._by_uri = run_id, {}
+        state = table.operations.cache.known
+        if state is not None and state.is_small:
+            states[table.store.uri] = state
+
+    def get(self, run_id: str, table: VersionedTable) -> TableState | None:
+        """How an earlier step of the run left a table, if no step has called a function since."""
+        of_run, states = self._by_uri
+        return states.get(table.store.uri) if of_run == run_id else None
 
 
 def step_of(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
@@ -90,7 +124,7 @@ def note(
     says from then on. A graph-backed asset reads in one step and writes in another, in another process perhaps, so
     there the note also goes to the event log of the run.
     """
-    notes = _noted.setdefault(step, {})
+    notes = PROCESS.of(Attempt, step).notes
     before = notes.get(asset_key)
     if adds and before is not None:
         versions = dict.fromkeys((*before.versions, *versions))
@@ -130,28 +164,7 @@ def _read_by_running_step() -> Iterable[Upstream]:
     return () if step is None else [one for some in noted(step).values() for one in some]
 
 
-heed_reads(_read_by_running_step)
-
-
-def leave_to_run(step: "StepExecutionContext", table: VersionedTable) -> None:
-    """Remember how a step left a table, for later steps of its run that have the same resource."""
-    left = _left.get(table.project)
-    if left is None or left[0] != step.run_id or len(left[1]) >= _MOST_LEFT:
-        left = _left[table.project] = step.run_id, {}
-    state = table.operations.cache.known
-    if state is not None and state.is_small:
-        left[1][table.store.uri] = state
-
-
-def forget_left() -> None:
-    """Forget all that was remembered: a step has called a function, which may have changed tables by itself."""
-    _left.clear()
-
-
-def left_by_run(step: "StepExecutionContext", table: VersionedTable) -> TableState | None:
-    """How an earlier step of the run left a table, if no step has called a function since."""
-    left = _left.get(table.project)
-    return left[1].get(table.store.uri) if left is not None and left[0] == step.run_id else None
+PROCESS.of(ReadsHeeded).append(_read_by_running_step)
 
 
 def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
@@ -234,7 +247,7 @@ def _notes(step: "StepExecutionContext") -> "Mapping[str, Mapping[dg.AssetKey, _
 
     Where one of these was tried again, or by a later run, its last note of an asset counts.
     """
-    own = _noted.get(step, {})
+    own = PROCESS.of(Attempt, step).notes
     if not step.is_op_in_graph:
         return {step.step.key: own}
     found: dict[str, dict[dg.AssetKey, _Note]] = {}

@@ -4,7 +4,6 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -13,9 +12,10 @@ from dagster_versioned.assets.reuse.foreseen import key_of
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
 from dagster_versioned.errors import InvalidInput, InvalidMetadata
 from dagster_versioned.identity.computation import ComputationInput
-from dagster_versioned.io_managers.attempt import MESSAGE_TAG, noted
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, Attempt, noted
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.parents import parents_by_input
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.kept import KeptVersion
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 
 RECOMPUTE_TAG = "dagster_versioned/recompute"
 """Run tag: ``true``, or the keys of assets with commas between them, of which nothing that was computed is reused."""
-
-
-class _Computations:
-    """Those of one attempt: by asset and partition, and since when the next output is being computed.
-
-    ``tables`` are the opened ones in which they were looked for, and to which what is kept is written.
-    """
-
-    def __init__(self) -> None:
-        self.tables: dict[dg.AssetKey, VersionedTable] = {}
-        self.by_asset: dict[dg.AssetKey, dict[str | None, Computing]] = {}
-        self.since = time.monotonic()
-
-
-_of_steps: "WeakKeyDictionary[StepExecutionContext, _Computations]" = WeakKeyDictionary()
 
 
 def computed_before(
@@ -59,12 +44,12 @@ def computed_before(
     step = context.get_step_execution_context()
     ranged = context.has_partition_key or context.has_partition_key_range
     partitions: list[str | None] = [*sorted(map(str, context.partition_keys))] if ranged else [None]
-    computations = _of_steps.setdefault(step, _Computations())
+    attempt = PROCESS.of(Attempt, step)
     is_own = any(one.asset_key == asset_key for one in inputs.values())
     if is_own and len(partitions) > 1:
         return {}  # one partition is computed from another that is being computed, whose version nobody knows yet
-    computations.by_asset.pop(asset_key, None)  # of an earlier look
-    table = computations.tables[asset_key] = project.project().table(asset_key.path)
+    attempt.computations.pop(asset_key, None)  # of an earlier look
+    table = attempt.tables[asset_key] = project.project().table(asset_key.path)
     settle_environment(step, table.project, asset_key)
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
     is_parked = any(one.drafts for some in noted(step).values() for one in some)
@@ -72,7 +57,7 @@ def computed_before(
         return {}
     keys = _keys(context, asset_key, partitions, inputs)
     made = table.computed(keys)
-    computations.by_asset[asset_key] = {
+    attempt.computations[asset_key] = {
         partition: Computing(key, 0, made.get(partition)) for partition, key in keys.items()
     }
     tag = step.dagster_run.tags.get(RECOMPUTE_TAG, "")
@@ -81,14 +66,13 @@ def computed_before(
     if not asked & {"true", asset_key.to_user_string()}:
         found = {partition: table.kept(version) for partition, version in made.items()}
         kept = {partition: one for partition, one in found.items() if one is not None}
-    computations.since = time.monotonic()
+    attempt.since = time.monotonic()
     return kept
 
 
 def opened_before(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> "VersionedTable | None":
     """The table in which `computed_before` has looked for an asset's versions, if the step has."""
-    known = _of_steps.get(step) if step is not None else None
-    return known.tables.get(asset_key) if known is not None else None
+    return None if step is None else PROCESS.of(Attempt, step).tables.get(asset_key)
 
 
 @contextmanager
@@ -96,17 +80,17 @@ def computing(
     step: "StepExecutionContext | None", asset_key: dg.AssetKey
 ) -> Generator[Mapping[str | None, Computing] | None]:
     """What the frames of an output come from, while they are written; the next output's begins after that."""
-    known = _of_steps.get(step) if step is not None else None
-    if known is None or asset_key not in known.by_asset:
+    attempt = None if step is None else PROCESS.of(Attempt, step)
+    if attempt is None or asset_key not in attempt.computations:
         yield None
         return
     try:
         yield {
-            partition: Computing(one.key, known.since, one.made_before)
-            for partition, one in known.by_asset[asset_key].items()
+            partition: Computing(one.key, attempt.since, one.made_before)
+            for partition, one in attempt.computations[asset_key].items()
         }
     finally:
-        known.since = time.monotonic()
+        attempt.since = time.monotonic()
 
 
 def _keys(

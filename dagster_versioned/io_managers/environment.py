@@ -6,6 +6,7 @@ import dagster as dg
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.context import ProjectContext
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 ENVIRONMENT_KEY = "dagster_versioned/environment"
 """Tag of a run, and metadata of a materialization, with the environment that it wrote to; production has neither."""
 
-_runs: dict[str, str] = {}
-"""What the runs that this process executes write to: a step does not see the tags that its run got since it began."""
 _MOST_RUNS = 1000
+
+
+class RunEnvironments(dict[str, str]):
+    """What the runs of this process write to: a step does not see the tags that its run got since it began."""
 
 
 def settle_environment(step: "StepExecutionContext", project: ProjectContext, asset_key: dg.AssetKey) -> None:
@@ -27,7 +30,8 @@ def settle_environment(step: "StepExecutionContext", project: ProjectContext, as
     """
     name = PRODUCTION if project.environment is None else project.environment.name
     run = step.dagster_run
-    known = run.tags.get(ENVIRONMENT_KEY) or _runs.get(run.run_id)
+    runs = PROCESS.of(RunEnvironments)
+    known = run.tags.get(ENVIRONMENT_KEY) or runs.get(run.run_id)
     if known is None and project.environment is not None:
         current = step.instance.get_run_by_id(run.run_id)  # another step may have marked it since this one began
         known = None if current is None else current.tags.get(ENVIRONMENT_KEY)
@@ -37,9 +41,9 @@ def settle_environment(step: "StepExecutionContext", project: ProjectContext, as
             f"{_text(name)}. Nothing was written. State one environment for all IO managers of a run, and start a new "
             "run instead of executing one of another environment again."
         )
-    if len(_runs) >= _MOST_RUNS:
-        _runs.clear()
-    _runs[run.run_id] = name
+    if len(runs) >= _MOST_RUNS:
+        runs.clear()
+    runs[run.run_id] = name
     if project.environment is None:
         return
     event = step.instance.get_latest_materialization_event(asset_key)

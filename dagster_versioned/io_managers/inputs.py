@@ -24,12 +24,13 @@ from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.io_managers.attempt import input_text, left_by_run, note, read_at, step_of
+from dagster_versioned.io_managers.attempt import LeftTables, input_text, note, read_at, step_of
 from dagster_versioned.io_managers.column_lineage import as_source
 from dagster_versioned.io_managers.event_histories import projected, refuse_times
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
 from dagster_versioned.io_managers.output_partitions import some
 from dagster_versioned.io_managers.parents import is_read_whole
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
@@ -171,7 +172,7 @@ def _left(
     """How an earlier step of the run left the table, where that is what a lazy input is first seen as."""
     if not is_lazy(context) or is_parking(step, publish) or _pin(context, table.name, step, pins) is not None:
         return None
-    return left_by_run(step, table)
+    return PROCESS.of(LeftTables, table.project).get(step.run_id, table)
 
 
 def is_lazy(context: dg.InputContext) -> bool:

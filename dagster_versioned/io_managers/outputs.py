@@ -18,7 +18,7 @@ from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_versio
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.attempt import MESSAGE_TAG, forget_left, leave_to_run, note, run_of, step_of
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, LeftTables, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
 from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
@@ -39,6 +39,7 @@ from dagster_versioned.io_managers.output_partitions import frames_by_partition
 from dagster_versioned.io_managers.parents import parents_of
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.transform import Derivation, Derived
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.park import Parked, park
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
@@ -68,7 +69,7 @@ def store(
     # Where the function was called hours may have gone by, so the table is opened anew and shows what others did.
     is_kept = isinstance(obj, KeptOutput) and not obj.computed
     if not is_kept:
-        forget_left()
+        PROCESS.forget(LeftTables)
     opened = opened_before(step, context.asset_key) if is_kept else None
     table = opened or project.project().table(context.asset_key.path)
     if step is not None:
@@ -149,7 +150,7 @@ def _report(
         by_key = {key: sha for key, sha in shas.items() if key is not None}
         set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
         if draft is None:
-            leave_to_run(step, table)
+            PROCESS.of(LeftTables, table.project).put(step.run_id, table)
         if len(context.step_context.op_def.output_defs) > 1:
             drafts = () if draft is None else (draft.id,)
             made = [upstream_of_version(table.project, table.name, one, drafts) for one in versions]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -27,6 +26,7 @@ from dagster_versioned.errors import VersionedError
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.promotion_events import tags_of
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.publish import Hindrance, Publication, PublicationReport, publish_drafts
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
@@ -89,9 +89,10 @@ class EventLog:
 _Executed = Mapping[dg.AssetCheckKey, tuple[int, object] | None]
 """Of each check the id of the newest execution, and how it stands."""
 
-_failed: "WeakKeyDictionary[AssetGraph, dict[str, tuple[_Executed, Hindrance]]]" = WeakKeyDictionary()
-"""By the SHA-256 of a draft, since another attempt has the same id: what keeps it from being published as long as no
-check of it is executed again, with what was executed by then."""
+
+class FailedDrafts(dict[str, tuple[_Executed, Hindrance]]):
+    """What keeps drafts of an asset graph from being published as long as no check of theirs is executed again, with
+    what was executed by then; by the SHA-256 of a draft, since another attempt has the same id."""
 
 
 def publish_checked(
@@ -129,7 +130,7 @@ def publish_of(
     ]
 
     judged: dict[str, Hindrance | None] = {}
-    log, known = EventLog(instance), _failed.setdefault(graph, {})
+    log, known = EventLog(instance), PROCESS.of(FailedDrafts, graph)
     newest = log.newest({check for asset in set(map(_asset_of, own)) for check in _blocking(graph, asset)})
 
     def judge(draft: ParkedDraft) -> Hindrance | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Parent
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import draft_keys
@@ -15,12 +16,9 @@ from dagster_versioned.tables.write.commit import CommitDraft, Guard
 
 Reads = Callable[[], Iterable[Upstream]]
 
-_reads: list[Reads] = []
 
-
-def heed_reads(reads: Reads) -> None:
-    """From now on, take what ``reads`` tells for read by a write that says of no run which one made it."""
-    _reads.append(reads)
+class ReadsHeeded(list[Reads]):
+    """What tells what was read by a write that says of no run which one made it; who runs steps adds its own."""
 
 
 class PublishedParents(Guard):
@@ -51,7 +49,7 @@ def _check(project: ProjectContext, name: TableName, drafted: CommitDraft) -> No
     by_hand = [entry for entry in drafted.info.get("versions", ()) if "run" not in entry["facts"]]
     if not by_hand:  # a step has read its parents, so it is known which of them are parked
         return
-    refuse_unpublished(name, [one for reads in _reads for one in reads() if one.drafts])
+    refuse_unpublished(name, [one for reads in PROCESS.of(ReadsHeeded) for one in reads() if one.drafts])
     parents = {Parent.from_json(one) for entry in by_hand for one in entry["identity"].get("parents", ())}
     own = [parent for parent in parents if parent.source == project.name and parent.environment is None]
     for table in {parent.table for parent in own}:

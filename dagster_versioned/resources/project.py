@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFu
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.extras import requiring
 from dagster_versioned.identity.names import PRODUCTION, check_environment_name, check_project_name
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
@@ -101,10 +102,10 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     def project(self) -> "Project":
         """The project; opened once per resource. Raises `InvalidInput`, and `GovernanceError` for a governed one."""
         if self._project is None:
-            from dagster_versioned.tables.state import states_of
+            from dagster_versioned.tables.state import SharedStates
 
             self._project = self._opened()
-            self._project.loaded = states_of(self._opener())
+            self._project.loaded = PROCESS.of(SharedStates).by(self._opener())
         return self._project
 
     def external(self, uri: str, name: str) -> "ExternalTable":

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dagster as dg
 import orjson
@@ -10,6 +9,7 @@ import orjson
 from dagster_versioned.dagster_internals import AssetGraph, AssetGraphView, AssetKeyPartitionKey
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, require_on
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of
@@ -97,8 +97,13 @@ def _subset(context: dg.AutomationContext[dg.AssetKey], ready: Collection[str]) 
 Options = tuple[On, bool, bool]
 """Of a condition: ``on``, ``on_code_version``, ``wait_for_checks``."""
 
-_watches: "WeakKeyDictionary[AssetGraph, dict[Options, tuple[Watch, BlockingChecks | None]]]" = WeakKeyDictionary()
-_looks: "WeakKeyDictionary[AssetGraphView, dict[Options, dict[Cell, Decision]]]" = WeakKeyDictionary()
+
+class Watches(dict[Options, tuple[Watch, BlockingChecks | None]]):
+    """What the conditions of an asset graph have seen of its tables, for the next evaluation."""
+
+
+class Decisions(dict[Options, dict[Cell, Decision]]):
+    """What was decided in one evaluation of an asset graph, for all assets of it that ask."""
 
 
 def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, Decision]]:
@@ -110,7 +115,7 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
             "AutomationConditionSensorDefinition with use_user_code_server=True."
         )
     on, on_code_version, wait_for_checks = options
-    watches, looks = _watches.setdefault(graph, {}), _looks.setdefault(view, {})
+    watches, looks = PROCESS.of(Watches, graph), PROCESS.of(Decisions, view)
     if options not in watches:
         units = units_of(graph, graph.materializable_asset_keys)
         watches[options] = (

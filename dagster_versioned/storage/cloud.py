@@ -33,6 +33,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.backoff import REQUEST, Backoff
 from dagster_versioned.storage.conditions import HTTP, ConditionCheck, Conditions
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
@@ -402,8 +403,10 @@ _WAYS = {
 }
 
 
-_began_in: int | None = None
-"""The process whose threads obstore runs on; a forked child, which has none of them, would wait for ever."""
+class ObstoreThreads:
+    """The process whose threads obstore runs on; a forked child, which has none of them, would wait for ever."""
+
+    began_in: int | None = None
 
 
 class _Connection:
@@ -419,15 +422,15 @@ class _Connection:
 
     @property
     def clients(self) -> "tuple[Client, Client]":
-        global _began_in
-        if _began_in not in (None, os.getpid()):
+        threads = PROCESS.of(ObstoreThreads)
+        if threads.began_in not in (None, os.getpid()):
             raise StorageError(
                 f"{self._pickled[0].uri} cannot be reached from this process, which was forked from one that has "
                 "used Google Cloud Storage or Azure: the threads that talk to them stayed there. Nothing was sent. "
                 "Start processes by 'spawn' or 'forkserver', as Dagster's executors do."
             )
         if self._made is None:  # two threads may both make clients; either will do
-            _began_in = os.getpid()
+            threads.began_in = os.getpid()
             attempts = self._pickled[1].attempts
             self._made = self._make(attempts), self._make(1)
         return self._made

@@ -26,6 +26,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.keys import (
     TEMPORARY,
     check_folder,
@@ -48,7 +49,9 @@ _LOCK = "lock-"
 _MADE_HERE = re.compile("[0-9a-f]{32}")
 _ABANDONED_SECONDS = 24 * 3600
 
-_swept: set[Path] = set()  # folders for files in the making that this process has tidied
+
+class Swept(set[Path]):
+    """Folders for files in the making that this process has tidied."""
 
 
 class LocalStore:
@@ -334,8 +337,8 @@ class LocalStore:
                 f"{self._temporary} is a symbolic link, but files in the making need a folder of their own. Nothing "
                 "was touched. Remove the link; the next write makes the folder."
             )
-        if self._temporary not in _swept:
-            _swept.add(self._temporary)
+        if self._temporary not in (swept := PROCESS.of(Swept)):
+            swept.add(self._temporary)
             self._sweep()
 
     def _sweep(self) -> None:

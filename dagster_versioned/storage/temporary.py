@@ -10,13 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from dagster_versioned.process_state import PROCESS
+
 PREFIX = "dagster-versioned-"
 LOCK = ".in-use"
 STALE_AFTER = 3600.0
 """Seconds after which a folder that nobody holds is removed; before, its maker may not hold it yet."""
 
-_tidied: set[int] = set()
-"""The processes that have looked for what others left: this one, and those that it was forked from."""
+
+class Tidied(set[int]):
+    """The processes that have looked for what others left: this one, and those that it was forked from."""
 
 
 class TemporaryFolder:
@@ -27,8 +30,8 @@ class TemporaryFolder:
     """
 
     def __init__(self) -> None:
-        if os.getpid() not in _tidied:
-            _tidied.add(os.getpid())
+        if os.getpid() not in (tidied := PROCESS.of(Tidied)):
+            tidied.add(os.getpid())
             _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

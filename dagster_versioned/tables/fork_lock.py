@@ -4,6 +4,8 @@ import os
 import threading
 import weakref
 
+from dagster_versioned.process_state import PROCESS
+
 
 class ForkLock:
     """A lock between the threads of one process, as a context manager.
@@ -14,7 +16,7 @@ class ForkLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        _locks.add(self)
+        PROCESS.of(ForkLocks).add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -27,11 +29,12 @@ class ForkLock:
         self._lock = threading.Lock()
 
 
-_locks: "weakref.WeakSet[ForkLock]" = weakref.WeakSet()
+class ForkLocks(weakref.WeakSet[ForkLock]):
+    """The locks that a forked child has to renew."""
 
 
 def _renew_all() -> None:
-    for lock in _locks:
+    for lock in PROCESS.of(ForkLocks):
         lock.renew()
 
 

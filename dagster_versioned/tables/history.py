@@ -9,7 +9,7 @@ from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from typing import Any, Protocol, Self, cast
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidNa
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix, TagName
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.tables.document import encode
 
@@ -56,14 +57,15 @@ class _Schema:
         self.value = value
 
 
-_schemas: "WeakValueDictionary[bytes, _Schema]" = WeakValueDictionary()
+class SharedSchemas(WeakValueDictionary[bytes, _Schema]):
+    """The schemas of the versions that somebody holds, by their SHA-256."""
 
 
 def _shared(schema: Any) -> _Schema:
     key = hashlib.sha256(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)).digest()
-    known = _schemas.get(key)
+    known = (schemas := PROCESS.of(SharedSchemas)).get(key)
     if known is None:
-        known = _schemas[key] = _Schema(schema)
+        known = schemas[key] = _Schema(schema)
     return known
 
 
@@ -416,7 +418,7 @@ class CommitRecord:
             "stored": stored,
             "weight": weight,
             "_others": others if others is None or len(others) < _LARGEST_KEPT else zlib.compress(others, 1),
-            "_names": _no_names if info is None else _named.setdefault(names := frozenset(info), names),
+            "_names": _no_names if info is None else _same(frozenset(info)),
         }.items():
             object.__setattr__(self, name, value)
 
@@ -458,7 +460,12 @@ class CommitRecord:
 
 
 _no_names: frozenset[str] = frozenset()
-_named: dict[frozenset[str], frozenset[str]] = {}
+
+
+@cache
+def _same(names: frozenset[str]) -> frozenset[str]:
+    """One object for names that are equal: there are few, of many commits."""
+    return names
 
 
 def _check_member(own: Members) -> None:

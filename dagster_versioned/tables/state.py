@@ -109,26 +109,28 @@ class LoadedStates:
         return known is not None and known.state is state and known.has_head
 
 
-OF_OPENERS: OrderedDict[str, LoadedStates] = OrderedDict()
-"""What this process has loaded, by how projects were opened; see `states_of`."""
-
 _OPENERS = 8
 
 
-def states_of(opener: str) -> LoadedStates:
+class SharedStates:
     """What this process has loaded for all who open projects in one way, such as the resources of run after run.
 
-    Others share none of it: a URI names no server, and they may have other rights.
+    Others share none of it: a URI names no server, and they may have other rights. The openers that came last are kept.
     """
-    with _openers_lock:
-        found = OF_OPENERS.setdefault(opener, LoadedStates())
-        OF_OPENERS.move_to_end(opener)
-        while len(OF_OPENERS) > _OPENERS:
-            OF_OPENERS.popitem(last=False)
-    return found
 
+    def __init__(self) -> None:
+        self._by_opener: OrderedDict[str, LoadedStates] = OrderedDict()
+        self._lock = ForkLock()
 
-_openers_lock = ForkLock()
+    def by(self, opener: str) -> LoadedStates:
+        """What was loaded by who opens projects in this way."""
+        with self._lock:
+            found = self._by_opener.setdefault(opener, LoadedStates())
+            self._by_opener.move_to_end(opener)
+            while len(self._by_opener) > _OPENERS:
+                self._by_opener.popitem(last=False)
+        return found
+
 
 _SMALL = 64 * 1024
 """Bytes that its schema and the list of its files take of a table whose loaded state is kept."""

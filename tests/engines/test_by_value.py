@@ -89,6 +89,15 @@ def test_stores_are_opened_where_this_package_is_not(uri):
     assert done.stdout.decode().splitlines()[0] == store.uri
 
 
+def test_a_store_that_this_process_has_used_is_used_where_this_package_is_not():
+    store = open_store("gs://bucket/prefix")
+    assert store._connection.clients  # which says that obstore's threads are of this process
+    payload = cloudpickle.dumps(self_contained(lambda _: len(store._connection.clients)))
+    done = subprocess.run([sys.executable, "-c", LOADED], input=payload, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-1000:]
+    assert done.stdout.decode().splitlines()[0] == "2"
+
+
 @pytest.mark.every(4)
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda each: f"{each.__module__}.{each.__qualname__}")
 def test_what_is_shipped_is_loaded_where_this_package_is_not(shipped):

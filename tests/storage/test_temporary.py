@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.storage import temporary
-from dagster_versioned.storage.temporary import LOCK, STALE_AFTER, TemporaryFolder
+from dagster_versioned.process_state import PROCESS
+from dagster_versioned.storage.temporary import LOCK, STALE_AFTER, TemporaryFolder, Tidied
 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     """A temporary directory of its own, and a process that has made no folder yet."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    temporary._tidied.clear()  # pyright: ignore[reportPrivateUsage]
+    PROCESS.forget(Tidied)
 
 
 def made_by_a_process_that_is_killed() -> Path:
@@ -66,7 +66,7 @@ def test_what_is_young_is_left_alone_for_its_maker_may_not_hold_it_yet():
 def test_what_is_in_use_is_left_alone_however_old():
     with TemporaryFolder() as used:
         age(used)
-        temporary._tidied.clear()  # pyright: ignore[reportPrivateUsage]
+        PROCESS.forget(Tidied)
         TemporaryFolder().close()
         assert used.exists()
 

@@ -1,25 +1,27 @@
 """`versioned_asset`: an asset whose function is not called again for what it has computed.
 
-The parameters are those of `dagster.asset` and `dagster.multi_asset` that every supported Dagster has; only what is
-given is passed on, so what they mean, and what is refused, is Dagster's.
+What its parameters mean, and what of them is refused, is Dagster's word.
 """
 
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, cast, get_type_hints, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Unpack, cast, get_type_hints, overload
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_options import (
+    VersionedAssetOptions,
+    VersionedMultiAssetOptions,
+    refuse_unknown,
+)
 from dagster_versioned.assets.reuse.lazy_input import lazy_type
 from dagster_versioned.assets.reuse.reuse_step import reusing
-from dagster_versioned.dagster_internals import CoercibleToAssetKey
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions
 
 Definition = Callable[[Callable[..., Any]], dg.AssetsDefinition]
-Dep = CoercibleToAssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | dg.AssetDep
 
 
 @overload
@@ -28,41 +30,15 @@ def versioned_asset(compute_fn: Callable[..., Any]) -> dg.AssetsDefinition: ...
 
 @overload
 def versioned_asset(
-    *,
-    name: str | None = ...,
-    key_prefix: str | Sequence[str] | None = ...,
-    ins: Mapping[str, dg.AssetIn] | None = ...,
-    deps: Iterable[Dep] | None = ...,
-    metadata: Mapping[str, Any] | None = ...,
-    tags: Mapping[str, str] | None = ...,
-    description: str | None = ...,
-    config_schema: Any = ...,
-    required_resource_keys: Set[str] | None = ...,
-    resource_defs: Mapping[str, object] | None = ...,
-    hooks: Set[dg.HookDefinition] | None = ...,
-    io_manager_def: object | None = ...,
-    io_manager_key: str | None = ...,
-    dagster_type: dg.DagsterType | None = ...,
-    partitions_def: dg.PartitionsDefinition[Any] | None = ...,
-    op_tags: Mapping[str, Any] | None = ...,
-    group_name: str | None = ...,
-    output_required: bool = ...,
-    automation_condition: dg.AutomationCondition[Any] | None = ...,
-    freshness_policy: Any = ...,
-    backfill_policy: dg.BackfillPolicy | None = ...,
-    retry_policy: dg.RetryPolicy | None = ...,
-    code_version: str | None = ...,
-    key: CoercibleToAssetKey | None = ...,
-    check_specs: Sequence[dg.AssetCheckSpec] | None = ...,
-    owners: Sequence[str] | None = ...,
-    kinds: Set[str] | None = ...,
-    pool: str | None = ...,
-    ignore_resources: Iterable[str] = ...,
+    *, ignore_resources: Iterable[str] = ..., **options: Unpack[VersionedAssetOptions]
 ) -> Definition: ...
 
 
 def versioned_asset(
-    compute_fn: Callable[..., Any] | None = None, *, ignore_resources: Iterable[str] = (), **options: Any
+    compute_fn: Callable[..., Any] | None = None,
+    *,
+    ignore_resources: Iterable[str] = (),
+    **options: Unpack[VersionedAssetOptions],
 ) -> dg.AssetsDefinition | Definition:
     """`dagster.asset` for a function of its inputs, config and ``code_version``: it is never called twice for the same.
 
@@ -90,73 +66,35 @@ def versioned_asset(
         return asset(**given)(_typed(body, plain))
 
     asset = cast("Callable[..., Definition]", dg.asset)
-    _no_unknown(options)
+    refuse_unknown("versioned_asset", options, VersionedAssetOptions)
     return define if compute_fn is None else define(compute_fn)
 
 
 def versioned_multi_asset(
     *,
     outs: Mapping[str, dg.AssetOut],
-    name: str | None = None,
-    ins: Mapping[str, dg.AssetIn] | None = None,
-    deps: Iterable[Dep] | None = None,
-    description: str | None = None,
-    config_schema: Any = None,
-    required_resource_keys: Set[str] | None = None,
-    internal_asset_deps: Mapping[str, set[dg.AssetKey]] | None = None,
-    partitions_def: dg.PartitionsDefinition[Any] | None = None,
-    hooks: Set[dg.HookDefinition] | None = None,
-    backfill_policy: dg.BackfillPolicy | None = None,
-    op_tags: Mapping[str, Any] | None = None,
-    can_subset: bool = False,
-    resource_defs: Mapping[str, object] | None = None,
-    group_name: str | None = None,
-    retry_policy: dg.RetryPolicy | None = None,
-    code_version: str | None = None,
-    check_specs: Sequence[dg.AssetCheckSpec] | None = None,
-    pool: str | None = None,
     ignore_resources: Iterable[str] = (),
+    **options: Unpack[VersionedMultiAssetOptions],
 ) -> Definition:
     """`versioned_asset` of several outputs: the function is called unless every output that is asked for is there.
 
     The other parameters are those of `dagster.multi_asset`. Raises `InvalidInput` as `versioned_asset` does.
     """
-    every = {
-        "name": name,
-        "ins": ins,
-        "deps": deps,
-        "description": description,
-        "config_schema": config_schema,
-        "required_resource_keys": required_resource_keys,
-        "internal_asset_deps": internal_asset_deps,
-        "partitions_def": partitions_def,
-        "hooks": hooks,
-        "backfill_policy": backfill_policy,
-        "op_tags": op_tags,
-        "can_subset": can_subset or None,
-        "resource_defs": resource_defs,
-        "group_name": group_name,
-        "retry_policy": retry_policy,
-        "code_version": code_version,
-        "check_specs": check_specs,
-        "pool": pool,
-    }
-    options: dict[str, Any] = {key: value for key, value in every.items() if value is not None}
+    refuse_unknown("versioned_multi_asset", options, VersionedMultiAssetOptions)
 
     def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
         plain = dg.multi_asset(outs=outs, **options)(body)
         _check(plain, options, ignore_resources)
         typed = {key: _typed_out(one, plain.op.output_dict[key].dagster_type) for key, one in outs.items()}
-        given: dict[str, Any] = {**options, "name": name or body.__name__, "ins": _ins(plain, options), "outs": typed}
+        given: dict[str, Any] = {
+            **options,
+            "name": options.get("name") or body.__name__,
+            "ins": _ins(plain, options),
+            "outs": typed,
+        }
         return dg.multi_asset(**given)(_typed(body, plain))
 
     return define
-
-
-def _no_unknown(options: Mapping[str, Any]) -> None:
-    known = inspect.signature(dg.asset).parameters
-    if unknown := sorted(options.keys() - known.keys()):
-        raise TypeError(f"versioned_asset() got an unexpected keyword argument {unknown[0]!r}")
 
 
 def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iterable[str]) -> None:

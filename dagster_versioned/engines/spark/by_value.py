@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from dagster_versioned.process_state import PROCESS
+
 _PACKAGE = __name__.partition(".")[0]
 
 _SENTINELS: dict[str, Any] = {
@@ -22,8 +24,13 @@ _SENTINELS: dict[str, Any] = {
 
 _CACHED = type(cache(len))
 
-_lock = threading.Lock()
-_depth = 0
+
+class Shipping:
+    """How many are within `pickled_by_value`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
 
 
 def ship_by_value() -> None:
@@ -47,17 +54,17 @@ def pickled_by_value() -> Generator[None]:
     """Within it, what Spark pickles holds our code itself instead of its module's name. Nests, also across threads."""
     from pyspark import cloudpickle
 
-    global _depth
-    with _lock:
-        _depth += 1
-        if _depth == 1:
+    shipping = PROCESS.of(Shipping)
+    with shipping.lock:
+        shipping.depth += 1
+        if shipping.depth == 1:
             ship_by_value()
     try:
         yield
     finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
+        with shipping.lock:
+            shipping.depth -= 1
+            if shipping.depth == 0:
                 cloudpickle.unregister_pickle_by_value(sys.modules[_PACKAGE])
 
 

@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import running_tasks, spark_errors
 from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, lacking, own_error, too_old
+from dagster_versioned.process_state import PROCESS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 _LATE_SECONDS = 30
 """How long at most a failure waits for tasks that run still, as on a machine that is no longer there."""
 
-_asked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-"""The Python that was found to have everything, by what has the executors."""
+
+class ExecutorPython:
+    """The Python that was found to have everything, of a Spark context or a Connect session."""
+
+    path: str | None = None
 
 
 def runs_here(session: "SparkSession") -> bool:
@@ -114,7 +117,8 @@ def require_python(session: "SparkSession") -> None:
     if is_classic_session(session):
         executors = choose_python(session).sparkContext
         python = cast("str", executors.pythonExec)
-    if _asked.get(executors) == python or (python == sys.executable and runs_here(session)):
+    known = PROCESS.of(ExecutorPython, executors)
+    if known.path == python or (python == sys.executable and runs_here(session)):
         return
     try:
         one = session.range(0, 1, 1, 1)
@@ -123,7 +127,7 @@ def require_python(session: "SparkSession") -> None:
         raise lacking(str(error), _where(python), surely=_runs_jobs(session)) or error from error
     if int(found["pyarrow"].partition(".")[0]) < OLDEST_ARROW:
         raise too_old(found["host"], found["pyarrow"], _where(python))
-    _asked[executors] = python
+    known.path = python
 
 
 def _runs_jobs(session: "SparkSession") -> bool:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
+from dagster_versioned.process_state import PROCESS
+
 _GREETING = re.compile(
     rb"^WARNING: Using incubator modules"  # Spark asks for one itself, and no option of Java keeps the line back
     rb"|^Using Spark's default log4j profile"
@@ -14,8 +16,12 @@ _GREETING = re.compile(
     rb"|WARN NativeCodeLoader: |WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)"
 )
 
-_one_thread = threading.RLock()
-"""Who holds it may set stderr: two threads that take turns would set it to each other's pipe in the end."""
+
+class Stderr:
+    """Who holds its lock may set stderr: two threads that take turns would set it to each other's pipe in the end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
 
 
 @contextmanager
@@ -28,7 +34,7 @@ def without_greeting() -> Generator[None]:
     if sys.stderr is None:
         yield
         return
-    with _one_thread:
+    with PROCESS.of(Stderr).lock:
         yield from _through_a_pipe()
 
 

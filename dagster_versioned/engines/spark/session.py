@@ -20,6 +20,7 @@ from dagster_versioned.engines.spark.greeting import without_greeting
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.extras import requiring
+from dagster_versioned.process_state import PROCESS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,17 +49,22 @@ _NO_JAVA = (
 )
 
 
-_given: "ContextVar[Callable[[], SparkSession] | None]" = ContextVar("session", default=None)
+class GivenSession:
+    """The session that `session_from` gives, of this thread or task."""
+
+    def __init__(self) -> None:
+        self.session: ContextVar[Callable[[], SparkSession] | None] = ContextVar("session", default=None)
 
 
 @contextmanager
 def session_from(session: "Callable[[], SparkSession]") -> Generator[None]:
     """Within it, the `default_session` is what ``session`` returns, which is called where one is needed only."""
-    before = _given.set(session)
+    given = PROCESS.of(GivenSession).session
+    before = given.set(session)
     try:
         yield
     finally:
-        _given.reset(before)
+        given.reset(before)
 
 
 def default_session() -> "SparkSession":
@@ -73,7 +79,7 @@ def default_session() -> "SparkSession":
         from pyspark.sql import SparkSession
 
     release()
-    given = _given.get()
+    given = PROCESS.of(GivenSession).session.get()
     session = SparkSession.getActiveSession()
     if given is not None:
         if session is not None:

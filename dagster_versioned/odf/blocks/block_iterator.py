@@ -10,6 +10,7 @@ from dagster_versioned.errors import ChainCorrupt
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.validity import ChainState, validate
 from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.process_state import PROCESS
 
 
 class Blocks(Protocol):
@@ -56,15 +57,32 @@ def iterate_blocks(blocks: Blocks, head: Multihash, *, until: Multihash | None =
 
 
 _KEPT: Final = 256
-_states: "OrderedDict[Multihash, ChainState]" = OrderedDict()
-_lock = Lock()
+
+
+class KnownStates:
+    """What chains say up to a block, by its hash: what that stands for never changes. The newest ones are kept."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[Multihash, ChainState] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, head: Multihash | None) -> ChainState | None:
+        """The state up to and with a block, if it is known."""
+        return None if head is None else self._states.get(head)
+
+    def keep(self, head: Multihash, state: ChainState) -> None:
+        """Remember a state."""
+        with self._lock:
+            self._states[head] = state
+            self._states.move_to_end(head)
+            while len(self._states) > _KEPT:
+                self._states.popitem(last=False)
 
 
 def state_at(blocks: Blocks, head: Multihash) -> ChainState:
     """What the chain says up to and with ``head``; every block that was not met before is read and validated.
 
-    What a hash stands for never changes, so states are kept within the process, by the hash. `verify` does not use
-    them. Raises `ChainCorrupt`, `ObjectNotFound`.
+    `verify` does not use the states that are kept. Raises `ChainCorrupt`, `ObjectNotFound`.
     """
     later: list[Link] = []
     state: ChainState | None = None
@@ -76,22 +94,18 @@ def state_at(blocks: Blocks, head: Multihash) -> ChainState:
     for link in reversed(later):
         state = validate(state, link.block, link.name)
     assert state is not None  # a chain has a first block
-    with _lock:
-        _states[head] = state
-        _states.move_to_end(head)
-        while len(_states) > _KEPT:
-            _states.popitem(last=False)
+    PROCESS.of(KnownStates).keep(head, state)
     return state
 
 
 def _back_from(blocks: Blocks, head: Multihash) -> Iterator[Link | ChainState]:
     """The blocks back to the first one, or to one whose state is known: then that, last."""
-    if (known := _states.get(head)) is not None:
+    states = PROCESS.of(KnownStates)
+    if (known := states.get(head)) is not None:
         yield known
         return
     for link in iterate_blocks(blocks, head):
         yield link
-        before = link.block.prev_block_hash
-        if before is not None and (known := _states.get(before)) is not None:
+        if (known := states.get(link.block.prev_block_hash)) is not None:
             yield known
             return

@@ -48,6 +48,7 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.slice_file import Slice, SliceTask, slice_schema, table_columns
 from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.options import TableOptions
@@ -452,8 +453,8 @@ def query_of(event: SetTransform) -> TransformQuery:
 # --- slices ----------------------------------------------------------------------------------------------------------
 
 
-_known_slices: dict[DatasetId, tuple[Multihash, tuple[DataSlice, ...]]] = {}
-"""The slices of the chains that were walked last, up to a block: what a hash stands for never changes."""
+class KnownSlices(dict[DatasetId, tuple[Multihash, tuple[DataSlice, ...]]]):
+    """The slices of each chain that was walked, up to a block: what a hash stands for never changes."""
 
 
 def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
@@ -464,7 +465,8 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
     arrow = state.arrow_schema()
     if arrow is None:
         raise ChainCorrupt(f"The dataset {state.seed.dataset_id} has no schema by block {state.head}.")
-    known, slices = _known_slices.get(state.seed.dataset_id, (None, ()))
+    known_slices = PROCESS.of(KnownSlices)
+    known, slices = known_slices.get(state.seed.dataset_id, (None, ()))
     later: list[DataSlice] = []
     for link in iterate_blocks(dataset, state.head):
         if link.name == known:
@@ -475,7 +477,7 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
     else:
         slices = ()
     slices = (*slices, *reversed(later))
-    _known_slices[state.seed.dataset_id] = (state.head, slices)
+    known_slices[state.seed.dataset_id] = (state.head, slices)
     files = tuple(ScanFile(f"{SLICES}{one.physical_hash}", one.size) for one in slices)
     return Scan(dataset.store, table_columns(arrow, columns_of(state)), files)
 

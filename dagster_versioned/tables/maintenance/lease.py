@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dagster_versioned.tables.fork_lock import ForkLock
+from dagster_versioned.process_state import PROCESS
 
 DELETING = 60.0
 BATCH = 80.0
@@ -28,8 +28,9 @@ _POLL = 0.25
 _GONE = "gone"
 _RUNNING = "running"
 
-_active: set[str] = set()
-_lock = ForkLock()
+
+class ActiveLeases(set[str]):
+    """The collections that this process is at."""
 
 
 def owner() -> str:
@@ -49,13 +50,11 @@ class Lease:
         self._began = _now()
 
     def __enter__(self) -> "Lease":
-        with _lock:
-            _active.add(self.collection_id)
+        PROCESS.of(ActiveLeases).add(self.collection_id)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _lock:
-            _active.discard(self.collection_id)
+        PROCESS.of(ActiveLeases).discard(self.collection_id)
 
     @property
     def is_valid(self) -> bool:
@@ -74,9 +73,8 @@ def wait_until_free(collection_id: str, owned_by: str, is_open: Callable[[], boo
 
 
 def _is_dead(collection_id: str, owned_by: str) -> bool:
-    with _lock:
-        if collection_id in _active:
-            return False
+    if collection_id in PROCESS.of(ActiveLeases):
+        return False
     if owned_by == owner():
         return True  # this process began it and is not at it any more
     machine, _, process = owned_by.rpartition(" ")[0].rpartition(" ")

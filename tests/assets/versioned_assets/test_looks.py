@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper
@@ -72,7 +73,7 @@ class TestCalls:
 
     def test_one_that_does_not_reads_head_and_commit(self, bench, chain, asking):
         bench.run(chain)
-        states.OF_OPENERS.clear()
+        PROCESS.forget(states.SharedStates)
         asked.clear()
         assert bench.run(chain, io=asking) == []
         for table in ("first", "second", "third"):
@@ -88,7 +89,7 @@ class TestCalls:
         bench.run(chain)
         table = bench.table("third")
         table.project.data.delete([".metadata/heads/third.json"])
-        states.OF_OPENERS.clear()  # as in another process
+        PROCESS.forget(states.SharedStates)  # as in another process
         assert bench.run(chain, io=asking) == []
         assert bench.table("third").head().log_version == 0
 
