@@ -27,7 +27,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper, Verb
 from dagster_versioned.tables import state
 from dagster_versioned.tables.computations import document_key
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 
 ROWS = pa.table({"value": [1]})
 
@@ -138,7 +138,9 @@ def lookup(keys: int, root: str) -> tuple[float, int]:
     store = AskedStore(LocalStore(root))
     table = Project("BENCH", store).table("many")
     wanted = "f" * 64
-    table.write_partitions({None: ROWS}, code_version="1", computations={None: Computing(wanted, time.monotonic())})
+    table.write_partitions(
+        {None: ROWS}, code_version="1", computations={None: OpenComputation(wanted, time.monotonic())}
+    )
     for number in range(110):  # so that it is not among the recent commits
         table.write(pa.table({"value": [number]}), code_version="2")
     document = Path(root, "datom", "many", document_key(wanted))

@@ -108,7 +108,10 @@ def _repositories(location: CodeLocation) -> list[dg.RepositoryDefinition]:
                 " Dagster loads, which has one."
             )
         made: list[Any] = [value() if isinstance(value, kinds[0]) else value for value in found]
-        return [one.get_repository_def() if isinstance(one, dg.Definitions) else one for one in made]
+        return [
+            definition.get_repository_def() if isinstance(definition, dg.Definitions) else definition
+            for definition in made
+        ]
 
 
 def instance_of_home() -> dg.DagsterInstance:

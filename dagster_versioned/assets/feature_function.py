@@ -76,7 +76,9 @@ class StepFunction:
         compute.__name__, compute.__qualname__, compute.__module__ = body.__name__, body.__qualname__, body.__module__
         setattr(compute, "__signature__", self._signature)  # noqa: B010 - which type checkers do not know
         # Dagster before 1.11.10 finds resources by these.
-        compute.__annotations__ = {one.name: one.annotation for one in self._signature.parameters.values()}
+        compute.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in self._signature.parameters.values()
+        }
         return compute
 
     def files(self, values: dict[str, Any]) -> dict[str, UpstreamFiles]:
@@ -149,12 +151,12 @@ def _input(upstream: Feature, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
     """The input that hands over the files of an upstream; as ``ins`` say, from where it is taken."""
     key = dg.AssetKey(upstream.key.split("/"))
     asked = {IF_SELECTED_KEY: True} | ({} if upstream.project is None else {PROJECT_KEY: upstream.project})
-    for name, one in list(ins.items()):
-        if one.key == key:
-            if plain(one.metadata or {}, COLUMNS_KEY) is not None:
+    for name, in_ in list(ins.items()):
+        if in_.key == key:
+            if plain(in_.metadata or {}, COLUMNS_KEY) is not None:
                 raise InvalidInput(
                     f"The input of {key.to_user_string()!r} has {COLUMNS_KEY} in its metadata, but its versions are "
                     "needed as well. Nothing was defined; name the columns in FeatureDep(select=[...])."
                 )
-            return ins.pop(name)._replace(metadata={**(one.metadata or {}), **asked})
+            return ins.pop(name)._replace(metadata={**(in_.metadata or {}), **asked})
     return dg.AssetIn(key, metadata=asked)

@@ -12,7 +12,7 @@ from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.feature_table import FeatureTable, Resolved
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -94,11 +94,11 @@ class FeatureStep:
         feature = FeatureTable(self.graph, self.key, manager.project.project().table(asset_key.path), self.hash)
         with manager.spark():
             resolved = {
-                one: kept.enter_context(each)
-                for one, each in self._resolved(context, asset_key, config, manager, feature, files, body)
+                partition: kept.enter_context(each)
+                for partition, each in self._resolved(context, asset_key, config, manager, feature, files, body)
             }
-        for one, each in resolved.items():
-            place = self.key if one is None else f"{self.key}[{one}]"
+        for partition, each in resolved.items():
+            place = self.key if partition is None else f"{self.key}[{partition}]"
             context.log.info(f"{place}: {_increment_text(each)}.")
         return BegunFeature(self, context, asset_key, manager, resolved)
 
@@ -111,7 +111,7 @@ class FeatureStep:
         feature: FeatureTable,
         files: Files,
         body: Body,
-    ) -> Iterator[tuple[str | None, Resolved]]:
+    ) -> Iterator[tuple[str | None, ResolvedIncrement]]:
         """What is stale of each partition of the run."""
         partitions = _partitions(context)
         if not feature.plan.upstreams:
@@ -121,15 +121,15 @@ class FeatureStep:
                     "or written. Leave `where` out of its run config."
                 )
             samples = _by_partition(asset_key, body(None), partitions)
-            for one in partitions:
+            for key in partitions:
                 stale_if = config.stale_if or None
-                yield one, feature.resolve_samples(samples[one], partition=one, full=config.full, stale_if=stale_if)
+                yield key, feature.resolve_samples(samples[key], partition=key, full=config.full, stale_if=stale_if)
             return
         as_type = self.as_type or manager.project.frame_type()
-        for one in partitions:
-            given = _narrowed(context, asset_key, files, one, partitions)
+        for key in partitions:
+            given = _narrowed(context, asset_key, files, key, partitions)
             options: dict[str, Any] = {"stale_if": config.stale_if or None, "where": config.where}
-            yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full, **options)
+            yield key, feature.resolve(given, partition=key, as_type=as_type, full=config.full, **options)
 
     def _manager(self, context: dg.AssetExecutionContext) -> Manager:
         step = context.get_step_execution_context()
@@ -150,26 +150,26 @@ class BegunFeature:
     context: dg.AssetExecutionContext
     asset_key: dg.AssetKey
     manager: Manager
-    resolved: Mapping[str | None, Resolved]
+    resolved: Mapping[str | None, ResolvedIncrement]
 
     def observe(self) -> None:
         """Say in Dagster what would be computed."""
-        for one, metadata in self._metadata().items():
-            self.context.log_event(dg.AssetObservation(self.asset_key, partition=one, metadata=metadata))
+        for partition, metadata in self._metadata().items():
+            self.context.log_event(dg.AssetObservation(self.asset_key, partition=partition, metadata=metadata))
 
     def finish(self, body: Body) -> dg.Output[Any]:
         """Compute what is stale; the output is all that is left to be committed."""
         with self.manager.spark():
-            updates = {one: self._computed(one, each, body) for one, each in self.resolved.items()}
-        for one, metadata in self._metadata().items():
-            self.context.add_asset_metadata(metadata, self.asset_key, partition_key=one)
+            updates = {partition: self._computed(partition, each, body) for partition, each in self.resolved.items()}
+        for partition, metadata in self._metadata().items():
+            self.context.add_asset_metadata(metadata, self.asset_key, partition_key=partition)
         return dg.Output(updates.get(None, updates), self.step.output)
 
     def _metadata(self) -> dict[str | None, dict[str, Any]]:
         step = self.step
-        return {one: increment_metadata(step.graph, step.key, each) for one, each in self.resolved.items()}
+        return {partition: increment_metadata(step.graph, step.key, each) for partition, each in self.resolved.items()}
 
-    def _computed(self, partition: str | None, resolved: Resolved, body: Body) -> SampleUpdate:
+    def _computed(self, partition: str | None, resolved: ResolvedIncrement, body: Body) -> SampleUpdate:
         """The rows of a partition; where they are computed in chunks, all but the last were committed."""
         increment, size = resolved.increment, self.step.chunk_size
         is_root = not resolved.feature.plan.upstreams
@@ -209,7 +209,7 @@ def _narrowed(
         key: upstream_partitions(graph, asset_key, partition, dg.AssetKey(key.split("/")), step.instance)
         for key in files
     }
-    return {key: one if mapped[key] is None else one.of(mapped[key] or ()) for key, one in files.items()}
+    return {key: file if mapped[key] is None else file.of(mapped[key] or ()) for key, file in files.items()}
 
 
 def _by_partition(asset_key: dg.AssetKey, samples: Any, partitions: Sequence[str | None]) -> Mapping[str | None, Any]:
@@ -230,14 +230,14 @@ def _by_partition(asset_key: dg.AssetKey, samples: Any, partitions: Sequence[str
     )
 
 
-def _increment_text(resolved: Resolved) -> str:
+def _increment_text(resolved: ResolvedIncrement) -> str:
     counts = resolved.increment.counts
     reasons = ", ".join(f"{field} of {count}" for field, count in resolved.increment.reasons.items())
     summary = f"{counts.new} new, {counts.stale} stale, {counts.orphaned} orphaned, {counts.unchanged} unchanged"
     return f"{summary} (stale by {reasons})" if reasons else summary
 
 
-def increment_metadata(graph: FeatureGraph, key: str, resolved: Resolved) -> dict[str, Any]:
+def increment_metadata(graph: FeatureGraph, key: str, resolved: ResolvedIncrement) -> dict[str, Any]:
     """The counts of an increment as metadata, with a table of its fields: their code versions, what each is computed
     from, and of how many stale samples it would be another, because of the code or of upstream."""
     counts = resolved.increment.counts
@@ -251,7 +251,7 @@ def increment_metadata(graph: FeatureGraph, key: str, resolved: Resolved) -> dic
     }
 
 
-def _fields(graph: FeatureGraph, key: str, resolved: Resolved) -> dg.TableMetadataValue:
+def _fields(graph: FeatureGraph, key: str, resolved: ResolvedIncrement) -> dg.TableMetadataValue:
     before = resolved.record
     reasons = resolved.increment.reasons
     records: list[dg.TableRecord] = []

@@ -35,11 +35,11 @@ def note_look(
     if makes or not any(check.asset_key == asset_key for check in checks):
         return
     parked, drafts, shas = table.operations.parked, dict[str, list[str | None]](), list[str]()
-    for one in versions:
-        if one.metadata_sha is not None:
-            shas.append(one.metadata_sha)
-        if (draft := parked.get(one.log_version)) is not None:
-            drafts.setdefault(draft.sha256, []).append(one.partition)
+    for version in versions:
+        if version.metadata_sha is not None:
+            shas.append(version.metadata_sha)
+        if (draft := parked.get(version.log_version)) is not None:
+            drafts.setdefault(draft.sha256, []).append(version.partition)
     known = table.operations.cache.known
     look = {
         "asset_key": list(asset_key.path),
@@ -83,12 +83,12 @@ class Looks:
         if run_id not in self._by_run:
             self._by_run[run_id] = _looks_of(self._instance, run_id) if run_id else ()
         steps = {root_of(key) for key in step_keys}
-        return [one for one in self._by_run[run_id] if one.asset_key == asset_key and one.step in steps]
+        return [look for look in self._by_run[run_id] if look.asset_key == asset_key and look.step in steps]
 
     def may_be_of(self, metadata_sha: str, run_id: str, asset_key: dg.AssetKey, step_key: str | None) -> bool:
         """Whether what a step found may be of a version: it has read that one, or nobody knows what it has read."""
         looks = self.of(run_id, asset_key, [step_key or ""])
-        return not looks or any(one.versions is None or metadata_sha in one.versions for one in looks)
+        return not looks or any(look.versions is None or metadata_sha in look.versions for look in looks)
 
 
 def _looks_of(instance: dg.DagsterInstance, run_id: str) -> list[Look]:

@@ -104,7 +104,7 @@ def _run(
 
     @cache
     def computed(partition: str | None) -> Mapping[str, Any]:
-        return _by_feature(call({key: one.resolved[partition].increment for key, one in begun.items()}), keys)
+        return _by_feature(call({key: step.resolved[partition].increment for key, step in begun.items()}), keys)
 
     with ExitStack() as kept:  # until the outputs were handled
         begun = {
@@ -117,11 +117,11 @@ def _run(
             )
             for step in steps
         }
-        for key, one in begun.items():
+        for key, step in begun.items():
             if config.dry_run:
-                one.observe()
+                step.observe()
             else:
-                yield one.finish(
+                yield step.finish(
                     lambda increment, key=key: computed(None if increment is None else increment.partition).get(key)
                 )
 

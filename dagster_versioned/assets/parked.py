@@ -26,7 +26,7 @@ PARKED_TAG = "dagster_versioned/parked"
 """Run tag: the id of a run whose parked drafts this one sees, such as one that evaluates checks alone."""
 
 
-class Parking:
+class ParkingPolicy:
     """Whether there may be drafts of an asset graph; ``None`` until somebody looks."""
 
     is_possible: bool | None = None
@@ -53,7 +53,7 @@ def visible(step: "StepExecutionContext", table: VersionedTable, publish: Publis
         run, key = draft.run.run_id, draft.run.step_key
         is_mine = key not in redone[run] if run in redone else backfill is not None and draft.backfill == backfill
         replaces = draft.options.mode == "replace"
-        is_replaced = replaces and any(set(one.partitions) & set(draft.partitions) for one in seen)
+        is_replaced = replaces and any(set(earlier.partitions) & set(draft.partitions) for earlier in seen)
         if is_mine and draft.is_living and not is_replaced:
             seen.append(draft)
     return seen[::-1]
@@ -65,11 +65,11 @@ def is_parking(step: "StepExecutionContext", publish: Publish) -> bool:
     if publish == "after_checks" or PARKED_TAG in step.dagster_run.tags:
         return True
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
-    parking = PROCESS.of(Parking, graph)
+    parking = PROCESS.of(ParkingPolicy, graph)
     if parking.is_possible is None:
         places = Places(graph)
         made = [places.definition(node.key) for node in graph.asset_nodes if node.is_materializable]
-        managers = {id(one) for one in made if one is not None and _may_park(one)}
+        managers = {id(manager) for manager in made if manager is not None and _may_park(manager)}
         asks = any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
         parking.is_possible = len(managers) > 1 or asks
     return parking.is_possible
@@ -156,4 +156,4 @@ def _hears_of_deps(condition: Any, *, is_of_deps: bool = False) -> bool:
         return True
     below = is_of_deps or isinstance(condition, of_deps)
     children = cast("Sequence[Any]", condition.children)
-    return any(_hears_of_deps(one, is_of_deps=below) for one in children)
+    return any(_hears_of_deps(child, is_of_deps=below) for child in children)

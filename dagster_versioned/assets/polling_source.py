@@ -14,7 +14,7 @@ from dagster_versioned.odf.blocks.events import SetInfo, SetPollingSource
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.ingest.declare import declare, declared_history, event_table, source_of
 from dagster_versioned.odf.ingest.fetch import MAX_BYTES
-from dagster_versioned.odf.ingest.poll import Ingested, Polling, Watermark, poll
+from dagster_versioned.odf.ingest.poll import IngestedFile, Polling, Watermark, poll
 from dagster_versioned.odf.manifest import read_snapshot
 from dagster_versioned.projects.project import Project
 from dagster_versioned.resources.project import ProjectResource
@@ -69,10 +69,10 @@ def polling_source(
         table = _project(getattr(context.resources, resource_key), resource_key).table(context.asset_key.path)
         events = event_table(table, snapshot, watermark=watermark, key=_key(private_key))
         described: dict[str, Any] = {"asset_key": list(context.asset_key.path)}
-        added: list[Ingested] = []
-        for one in poll(events, source, Polling(variables=_values(variables), max_bytes=max_bytes), **described):
-            context.log.info("%s: %s", one.file, one.result.change)
-            added.append(one)
+        added: list[IngestedFile] = []
+        for addition in poll(events, source, Polling(variables=_values(variables), max_bytes=max_bytes), **described):
+            context.log.info("%s: %s", addition.file, addition.result.change)
+            added.append(addition)
         declare(events, snapshot, **described)
         return dg.MaterializeResult(
             metadata=_poll_metadata(table, added), data_version=dg.DataVersion(str(table.version().metadata_sha))
@@ -89,15 +89,15 @@ def polling_source(
     return dg.asset(name=compute.__name__, required_resource_keys={resource_key}, **options)(compute)
 
 
-def _poll_metadata(table: VersionedTable, added: Sequence[Ingested]) -> dict[str, Any]:
+def _poll_metadata(table: VersionedTable, added: Sequence[IngestedFile]) -> dict[str, Any]:
     """What Dagster shows of a poll."""
     version = table.version()
-    shown = [f"{one.file}: {one.result.change}" for one in added[:_FILES_SHOWN]]
+    shown = [f"{addition.file}: {addition.result.change}" for addition in added[:_FILES_SHOWN]]
     more = [f"and {len(added) - _FILES_SHOWN} more"] if len(added) > _FILES_SHOWN else []
     return {
         "dagster/row_count": version.identity.nrow,
         URI_KEY: table.store.uri,
-        f"{OURS}/change": "full" if any(one.result.change != "none" for one in added) else "none",
+        f"{OURS}/change": "full" if any(addition.result.change != "none" for addition in added) else "none",
         f"{OURS}/version": version.short,
         METADATA_SHA_KEY: version.metadata_sha,
         LOG_VERSION_KEY: version.log_version,

@@ -58,15 +58,15 @@ def sql_asset(
         )
     if query is not None:
         steps = (QueryStep(query),)
-    asked = TransformQuery(tuple(inputs), steps, {one: tuple(key) for one, key in (temporal_tables or {}).items()})
+    asked = TransformQuery(tuple(inputs), steps, {table: tuple(key) for table, key in (temporal_tables or {}).items()})
     names = {alias: f"input__{number}" for number, alias in enumerate(inputs)}
 
     def compute(**values: UpstreamFiles) -> Generator[dg.Output[Derivation]]:
-        found = {alias: InputAt.of_table(values[one].table, values[one].files) for alias, one in names.items()}
+        found = {alias: InputAt.of_table(values[name].table, values[name].files) for alias, name in names.items()}
         yield dg.Output(Derivation(asked, found))
 
     compute.__name__ = name
-    parameters = [inspect.Parameter(one, _ANY_PLACE, annotation=UpstreamFiles) for one in names.values()]
+    parameters = [inspect.Parameter(name, _ANY_PLACE, annotation=UpstreamFiles) for name in names.values()]
     setattr(compute, "__signature__", inspect.Signature(parameters))  # noqa: B010 - which type checkers do not know
     shown = "\n\n".join(f"-- {step.alias}\n{step.query}" if step.alias else step.query for step in steps)
     kinds = options.get("kinds")

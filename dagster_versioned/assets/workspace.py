@@ -63,8 +63,8 @@ def locations_in(folder: Path) -> list[CodeLocation]:
     file = folder / "pyproject.toml"
     own = _table(file, _toml(file), "tool", "dagster")
     names = [_text(file, own["module_name"], "module_name")] if "module_name" in own else []
-    modules = [one for one in _tables(file, own, "modules") if one.get("type") == "module"]
-    names += [_text(file, one.get("name"), "modules.name") for one in modules]
+    modules = [table for table in _tables(file, own, "modules") if table.get("type") == "module"]
+    names += [_text(file, module.get("name"), "modules.name") for module in modules]
     if names:
         return [CodeLocation(name, folder=folder) for name in names]
     found = _projects_in(folder)
@@ -76,8 +76,8 @@ def _projects_in(folder: Path) -> list[CodeLocation]:
     """The project of ``dg`` in a folder, or those of its workspace."""
     file, settings = _dg(folder)
     found = _project(file, settings)
-    for one in _tables(file, _table(file, settings, "workspace"), "projects"):
-        path = folder / _text(file, one.get("path"), "workspace.projects.path")
+    for table in _tables(file, _table(file, settings, "workspace"), "projects"):
+        path = folder / _text(file, table.get("path"), "workspace.projects.path")
         project = _project(*_dg(path))
         if not project:
             raise _refusal(file, f"names the project {path}, which has no dg.toml or [tool.dg.project]")
@@ -122,7 +122,7 @@ def _table(file: Path, within: Mapping[str, Any], *keys: str) -> Mapping[str, An
 
 def _tables(file: Path, within: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     value = within.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[object]", value)):
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[object]", value)):
         raise _refusal(file, f"has {value!r:.50} for {key}, which is a list of tables")
     return cast("list[Mapping[str, Any]]", value)
 

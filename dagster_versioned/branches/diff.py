@@ -45,7 +45,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Reading:
+class DiffOptions:
     """Which rows are read for a diff, and by what; by default none.
 
     ``keys`` has by table the columns that identify a row. Statistics of columns are taken of these tables, and with
@@ -63,37 +63,37 @@ class Reading:
         return self.engine or ("spark" if size > LARGE_BYTES and can_start_spark() else "arrow")
 
 
-def differences(project: "Project", reading: Reading | None = None) -> list[Difference]:
+def differences(project: "Project", reading: DiffOptions | None = None) -> list[Difference]:
     """What was made in the environment that a project was opened in, by table and partition.
 
     From the log alone, but for what ``reading`` asks of rows: then both versions are read, once, unless they have equal
     data. Raises `InvalidInput` for keys of tables that the environment did not write, and where a key is not unique or
     holds nulls.
     """
-    reading = reading or Reading()
-    written = [one.table for one in written_in(project)]
+    reading = reading or DiffOptions()
+    written = [change.table for change in written_in(project)]
     if unknown := sorted(reading.keys.keys() - set(map(str, written))):
         raise InvalidInput(
             f"A key is given for {', '.join(unknown)}, which the environment did not write. Nothing was compared. It "
             f"wrote: {', '.join(written) or 'nothing'}."
         )
-    return [one for name in written for one in _of_table(project, name, reading)]
+    return [difference for name in written for difference in _of_table(project, name, reading)]
 
 
-def _of_table(project: "Project", name: TableName, reading: Reading) -> Iterator[Difference]:
+def _of_table(project: "Project", name: TableName, reading: DiffOptions) -> Iterator[Difference]:
     environment = project.environment
     assert environment is not None
     table = project.table(str(name))
     history, forked_at = table.state.history, environment.forked_at(name)
     had = history.until(forked_at).heads if forked_at >= 0 else {}
-    for partition in sorted({*had, *history.heads}, key=lambda one: one or ""):
+    for partition in sorted({*had, *history.heads}, key=lambda key: key or ""):
         before, after = had.get(partition), history.heads.get(partition)
         if before is None or after is None or before.metadata_sha != after.metadata_sha:
             yield _compared(table, partition, before, after, reading)
 
 
 def _compared(
-    table: "VersionedTable", partition: str | None, before: Version | None, after: Version | None, reading: Reading
+    table: "VersionedTable", partition: str | None, before: Version | None, after: Version | None, reading: DiffOptions
 ) -> Difference:
     if before is None or after is None or before.metadata_sha is None or after.metadata_sha is None:
         return Difference(table.name, partition, before, after)

@@ -126,7 +126,7 @@ def size_of(project: "Project", name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenTable:
     """A table that was written in an environment: its head at the fork, ``None`` where there was none, and now."""
 
     table: TableName
@@ -135,17 +135,17 @@ class Written:
     commits: int
 
 
-def written_in(project: "Project") -> list[Written]:
+def written_in(project: "Project") -> list[WrittenTable]:
     """The tables that were committed to in the environment that a project was opened in, by name."""
     environment = project.environment
     if environment is None:
         return []
-    found: list[Written] = []
+    found: list[WrittenTable] = []
     for name in environment.written_names():
         head, forked = project.table(str(name)).resolve(), environment.fork.tables.get(name)
         commits = head.log_version - environment.forked_at(name)
         if commits > 0:
-            found.append(Written(name, None if forked is None else forked.head.head, head.head, commits))
+            found.append(WrittenTable(name, None if forked is None else forked.head.head, head.head, commits))
     return found
 
 

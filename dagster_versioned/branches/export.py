@@ -121,7 +121,7 @@ def export_environment(
     export = _begin(here, there, tables, by, dry_run=dry_run)
     assert here.environment is not None
     try:
-        planned = [_Table(project, here, there, one, at) for one, at in export.tables.items()]
+        planned = [_Table(project, here, there, table, at) for table, at in export.tables.items()]
         total, done = sum(table.report.files for table in planned), 0
 
         def advance(copied: int) -> None:
@@ -241,7 +241,7 @@ def _export_of(here: "Project", selected: Selected, by: str | None) -> Export:
 
 def _selected(here: "Project", selected: Literal["written"] | Collection[str]) -> set[TableName]:
     if selected == "written":  # what was dropped there is no table any more
-        return {one.table for one in written_in(here) if one.after is not None}
+        return {change.table for change in written_in(here) if change.after is not None}
     return set(map(table_name, selected))
 
 
@@ -270,7 +270,7 @@ class _Table:
             changes.advance(commit)
         needed = changes.needed(state.history.versions)
         own = changes.of(state.history.heads.values())
-        self._changes = [one for key, one in own.items() if key in needed]
+        self._changes = [change for key, change in own.items() if key in needed]
         self._check_confined()
         keys = objects_of(self._log, self._adds) | own.keys() & needed.keys()
         self._left = tuple(self._versions_without(keys, commits, state, changes, needed.keys()))
@@ -344,7 +344,7 @@ class _Table:
     ) -> Iterator[tuple[int, str | None]]:
         """The versions that would be expected to have files that are not exported."""
         live = LiveParts()
-        for version in sorted(state.history.versions, key=lambda one: one.log_version):
+        for version in sorted(state.history.versions, key=lambda version: version.log_version):
             live.advance(commits[live.log_version + 1 : version.log_version + 1])
             if version.is_drop or version.gone is not None:
                 continue
@@ -420,7 +420,9 @@ class _Table:
         assert state is not None  # the log was copied
         left = set(self._left)
         going: Mapping[tuple[int, str | None], Version] = {
-            (one.log_version, one.partition): one for one in state.history.versions if one.gone is None
+            (version.log_version, version.partition): version
+            for version in state.history.versions
+            if version.gone is None
         }
         versions = tuple(sorted(left & going.keys(), key=lambda pair: (pair[0], pair[1] or "")))
         if not versions:

@@ -201,9 +201,11 @@ class _Promotable:
             PromotedTable(project, environment, written.table, accepted, verify) for written in written_in(environment)
         ]
         self._project = project
-        self._tables = {one.name: one for one in tables}
-        self._candidates = {(one.name, version.partition): version for one in tables for version in one.cells.values()}
-        self.left = [cell for one in tables for cell in one.left]
+        self._tables = {table.name: table for table in tables}
+        self._candidates = {
+            (table.name, version.partition): version for table in tables for version in table.cells.values()
+        }
+        self.left = [cell for table in tables for cell in table.left]
         if prepared is not None:
             self.left += _unprepared(self._candidates, prepared)
         self.left += self._out_of_reach(accepted)
@@ -214,13 +216,17 @@ class _Promotable:
         left: list[LeftCell] = []
         known: set[tuple[str, str | None]] | None = None
         for (table, partition), version in list(self._candidates.items()):
-            others = [one for one in version.identity.parents if one.environment or not _is_own(self._project, one)]
+            others = [
+                parent
+                for parent in version.identity.parents
+                if parent.environment or not _is_own(self._project, parent)
+            ]
             if not others or self._tables[table].has(version):
                 continue
-            made_in = next((one for one in others if one.environment is not None), None)
+            made_in = next((parent for parent in others if parent.environment is not None), None)
             if known is None:
                 known = _read_by_production(self._project)
-            strange = next((one for one in others if (one.source, one.table_id) not in known), None)
+            strange = next((parent for parent in others if (parent.source, parent.table_id) not in known), None)
             if made_in is not None:
                 why = (
                     f"it was built from {_named(made_in)} of {made_in.source} in the environment "
@@ -252,7 +258,7 @@ class _Promotable:
         """Do this with the versions of each table, upstream first; what it refuses is left, and what is below it."""
         promoted: list[PromotedCell] = []
         for table in in_order(self._candidates):
-            versions = [version for (one, _), version in self._candidates.items() if one == table]
+            versions = [version for (name, _), version in self._candidates.items() if name == table]
             if not versions:
                 continue
             try:
@@ -366,7 +372,10 @@ class PromotedTable:
         """
         known = self._there.operations.refresh()
         heads = known.history.heads if known is not None else {}
-        if all(one.partition in heads and heads[one.partition].metadata_sha == one.metadata_sha for one in versions):
+        if all(
+            version.partition in heads and heads[version.partition].metadata_sha == version.metadata_sha
+            for version in versions
+        ):
             self._there.operations.resolve()  # whoever committed them may have died before the head named them
             return
         renew(timedelta(0))
@@ -478,7 +487,8 @@ class PromotedTable:
         if head is not None and head.log_version > fork and not self._precedes(head, version, history):
             return f"production has made version {head.short} since the fork"
         if history.last_drop > fork and any(
-            one.is_drop and one.log_version > fork and one.partition == partition for one in history.versions
+            version.is_drop and version.log_version > fork and version.partition == partition
+            for version in history.versions
         ):
             return "production has dropped it since the fork"
         return None
@@ -530,7 +540,7 @@ def close(project: "Project", candidates: dict[Cell, Version]) -> list[LeftCell]
 
 def _missing_parent(project: "Project", versions: Iterable[Version]) -> Parent | None:
     """A parent of these that is not current in production as it is now."""
-    return next((parent for one in versions for parent in _not_current(project, one, {})), None)
+    return next((parent for version in versions for parent in _not_current(project, version, {})), None)
 
 
 def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Version]) -> Iterator[Parent]:
@@ -549,9 +559,9 @@ def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Ver
         state = table.operations.refresh()
         name = table.name
         heads = dict(state.history.heads) if state is not None else {}
-        heads |= {partition: one for (of, partition), one in coming.items() if of == name}
+        heads |= {partition: head for (of, partition), head in coming.items() if of == name}
         if parent.partition is None and None not in heads:
-            shas = {key: one.metadata_sha for key, one in heads.items() if key is not None and one.metadata_sha}
+            shas = {key: head.metadata_sha for key, head in heads.items() if key is not None and head.metadata_sha}
             is_current = bool(shas) and partitions_sha(shas) == parent.version
         else:
             head = heads.get(parent.partition)
@@ -590,7 +600,7 @@ def in_order(candidates: Mapping[Cell, Version]) -> list[TableName]:
     above = {table: set[TableName]() for table in tables}
     for (table, _), version in candidates.items():
         names = {parent.table for parent in version.identity.parents}
-        above[table] |= {one for one in tables if str(one) in names and one != table}
+        above[table] |= {other for other in tables if str(other) in names and other != table}
     ordered: list[TableName] = []
     while above:
         # A circle is of assets that read each other's older versions: any of them may be first.

@@ -94,12 +94,14 @@ class OpenPromotion:
                 raw.text("opened"),
                 raw.text("renewed"),
                 raw.optional_text("by"),
-                {table_name(one): _cells(tables.members(one)) for one in tables.value},
+                {table_name(name): _cells(tables.members(name)) for name in tables.value},
             )
             times = promotion.renewed_at, datetime.fromisoformat(promotion.opened)
             if raw.integer("schema_version") != 1 or promotion.state not in get_args(State):
                 raise ValueError("its schema_version is not 1, or its state is unknown")
-            if not _GENERATION.fullmatch(promotion.generation) or any(one.utcoffset() != timedelta(0) for one in times):
+            if not _GENERATION.fullmatch(promotion.generation) or any(
+                time.utcoffset() != timedelta(0) for time in times
+            ):
                 raise ValueError("its generation is not one, or its times are not UTC")
         except (ValueError, LogCorrupt, InvalidName) as error:
             raise IntegrityError(

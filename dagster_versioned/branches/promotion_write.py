@@ -201,15 +201,15 @@ def _read(
                     table = parquet.read_row_group(at).combine_chunks()
                     batches = list(conform_all(table.to_batches(), schema))
                     rows = pa.Table.from_batches(batches, arrow)
-                    for one in running:
-                        one.result()
+                    for future in running:
+                        future.result()
                     stated = parquet.metadata.row_group(at)
                     running = [digesting.submit(summarize, batches), comparing.submit(_require_true, stated, table)]
                     nrow += rows.num_rows
                     null_counts = [n + column.null_count for n, column in zip(null_counts, rows.columns, strict=True)]
                     nans |= nan_columns(rows)
-                for one in running:
-                    one.result()
+                for future in running:
+                    future.result()
                 statistics = from_parquet_metadata(parquet.metadata, schema, nans)
             parts.append(replace(part, statistics=statistics))
     if nrow != version.identity.nrow:

@@ -192,14 +192,14 @@ def _carried_on(
     there = _opened(project, after)
     tables, left = _tables(project, there, _opened(project, before))
     candidates: dict[Cell, Version] = {
-        (name, version.partition): version for name, one in tables.items() for version in one.cells.values()
+        (name, version.partition): version for name, table in tables.items() for version in table.cells.values()
     }
     left += close(there, candidates)
     kept: dict[Cell, Version] = {
-        (name, version.partition): version for name, one in tables.items() for version in one.carried
+        (name, version.partition): version for name, table in tables.items() for version in table.carried
     }
     for name in in_order(candidates):
-        versions = [version for (one, _), version in candidates.items() if one == name]
+        versions = [version for (of, _), version in candidates.items() if of == name]
         try:
             if versions and not dry_run:
                 tables[name].commit(versions, by)
@@ -211,8 +211,8 @@ def _carried_on(
         else:
             kept |= {(name, version.partition): version for version in versions}
     if not dry_run:
-        for one in tables.values():
-            one.resolve()
+        for table in tables.values():
+            table.resolve()
     for draft in read_drafts(_opened(project, before).data)[0]:  # parked since the rebase began
         if draft.is_living:
             why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
@@ -220,8 +220,8 @@ def _carried_on(
     cells = [
         tables[name].promoted(version)
         for name in in_order(kept)
-        for (one, _), version in sorted(kept.items(), key=lambda one: str(one[0]))
-        if one == name
+        for (of, _), version in sorted(kept.items(), key=lambda item: str(item[0]))
+        if of == name
     ]
     return RebaseReport(after.environment, dry_run, after.created, tuple(cells), tuple(left))
 
@@ -310,9 +310,9 @@ class _RebasedTable(PromotedTable):
 
     def _precedes(self, head: Version, version: Version, history: History) -> bool:
         return history.record(head.log_version).operation == "REBASE" and any(
-            one.metadata_sha == head.metadata_sha and one.partition == head.partition
-            for one in self._state.history.versions
-            if self._forked_at < one.log_version < version.log_version
+            stored.metadata_sha == head.metadata_sha and stored.partition == head.partition
+            for stored in self._state.history.versions
+            if self._forked_at < stored.log_version < version.log_version
         )
 
 

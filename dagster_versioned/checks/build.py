@@ -81,7 +81,7 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         with suppress(VersionedError):  # which the checks find
             note_look(inner, key, table, checked.heads)
-        selected = {one.name for one in context.selected_asset_check_keys}
+        selected = {key.name for key in context.selected_asset_check_keys}
         unreachable: list[VersionedError] = []
         for check in checks:
             if check.check_name in selected:

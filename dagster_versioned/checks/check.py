@@ -86,7 +86,9 @@ class CheckedHeads:
 
     def before(self, head: Version) -> list[Version]:
         """The versions that a head replaced, newest first."""
-        return [one for one in self._by_partition.get(head.partition, ()) if one.log_version < head.log_version]
+        return [
+            version for version in self._by_partition.get(head.partition, ()) if version.log_version < head.log_version
+        ]
 
     def beside(self, head: Version) -> Iterator[Version]:
         """The newest version that each other partition had when the head was made, newest first."""

@@ -63,8 +63,8 @@ class RowCountDrift(VersionCheck):
         if self.against == "partitions":
             earlier = checked.beside(head)
         else:  # what only says something else of the same rows is no further opinion
-            earlier = (one for one in checked.before(head) if one.change == "full")
-        return [one.identity.nrow for one in islice(earlier, self.last)]
+            earlier = (version for version in checked.before(head) if version.change == "full")
+        return [version.identity.nrow for version in islice(earlier, self.last)]
 
     def _is_too_far(self, drift: float) -> bool:
         limit = self.max_drop if drift < 0 else self.max_growth

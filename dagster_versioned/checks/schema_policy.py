@@ -56,12 +56,22 @@ class SchemaPolicy(VersionCheck):
         faults: list[str] = []
         for head in checked.heads:
             before = fixed or _before(checked, head)
-            for one in differences(before.identity.schema, head.identity.schema) if before else ():
-                is_fault = one.kind in _FORBIDDEN[self.policy]
+            for difference in differences(before.identity.schema, head.identity.schema) if before else ():
+                is_fault = difference.kind in _FORBIDDEN[self.policy]
                 verdict = "refused" if is_fault else "allowed"
-                rows.append((named(head), before and named(before), one.path, one.kind, one.before, one.after, verdict))
+                rows.append(
+                    (
+                        named(head),
+                        before and named(before),
+                        difference.path,
+                        difference.kind,
+                        difference.before,
+                        difference.after,
+                        verdict,
+                    )
+                )
                 if is_fault:
-                    faults.append(f"{one.path} ({one.kind}, {named(head)})")
+                    faults.append(f"{difference.path} ({difference.kind}, {named(head)})")
         metadata: dict[str, Any] = {"policy": self.policy, "differences": len(rows)}
         if rows:
             titles = ["version", "against", "column", "what", "before", "after", self.policy]

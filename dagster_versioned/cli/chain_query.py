@@ -70,7 +70,7 @@ def query(
         raise InvalidInput(f"{other} and --format are two notations. Nothing was read. Give one of them.")
     if output is not None:
         rows.export_format(output)
-    reading = _Reading(session, projection, as_at, as_of)
+    reading = _HistoryReader(session, projection, as_at, as_of)
     text = sys.stdin.read() if sql == "-" else sql
     if output is not None:
         found, more = reading.first_rows(text, engine, limit)
@@ -95,7 +95,7 @@ def query(
         session.note(f"The first {found.num_rows} rows. More with --limit, all with --output FILE.")
 
 
-class _Reading:
+class _HistoryReader:
     """Reads the histories that a query names, as of a time, and notes their heads."""
 
     def __init__(self, session: Session, projection: Projection, as_at: str | None, as_of: str | None) -> None:

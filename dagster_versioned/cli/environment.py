@@ -15,7 +15,7 @@ from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, m
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.branches.environments import Written
+    from dagster_versioned.branches.environments import WrittenTable
     from dagster_versioned.tables.environment.fork import Fork
 
 command = Commands("Environments")
@@ -132,7 +132,7 @@ def diff(
 
     With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
     """
-    from dagster_versioned.branches.diff import Reading, differences
+    from dagster_versioned.branches.diff import DiffOptions, differences
     from dagster_versioned.cli.environment_diff import difference_document, difference_parts, markdown_of
     from dagster_versioned.projects.downstream import downstream
 
@@ -142,7 +142,7 @@ def diff(
     environment = project.environment
     assert environment is not None
     by = None if engine is Engine.AUTO else engine.value
-    found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
+    found = differences(project, DiffOptions(_keys(key or ()), statistics or values, max_bytes, by))
     below = downstream(project, {(each.table, each.partition) for each in found})
     different = {each.table for each in found}
     unchanged = len({*environment.fork.tables} - different)
@@ -280,7 +280,7 @@ def _json_of(fork: "Fork") -> dict[str, Any]:
     }
 
 
-def _written_json(written: "Written") -> dict[str, Any]:
+def _written_json(written: "WrittenTable") -> dict[str, Any]:
     return {
         "table": written.table,
         "before": written.before and written.before.metadata_sha,
@@ -289,7 +289,7 @@ def _written_json(written: "Written") -> dict[str, Any]:
     }
 
 
-def _written_table(written: "Sequence[Written]") -> Table:
+def _written_table(written: "Sequence[WrittenTable]") -> Table:
     rows = [_written_json(each).values() for each in written]
     return Table(
         ("table", "at the fork", "now", "commits"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dagster_versioned.features.graph_diff import GraphDiff
     from dagster_versioned.features.lock import FeatureLock
     from dagster_versioned.features.pending_work import PendingWork
-    from dagster_versioned.features.rendering import Drawing, Format
+    from dagster_versioned.features.rendering import Format, GraphDrawing
     from dagster_versioned.features.snapshots import GraphHistory, Push, PushReport
     from dagster_versioned.projects.project import Project
 
@@ -307,7 +307,7 @@ def _pushed(history: "GraphHistory", reference: str | None) -> "tuple[Push, Feat
 
 def _show(
     session: Session,
-    drawing: "Drawing",
+    drawing: "GraphDrawing",
     notation: Notation | None,
     direction: Direction,
     output: Path | None,
@@ -328,7 +328,7 @@ def _show(
     session.show(document, done if output else _picture_parts(drawing, how, direction))
 
 
-def _picture_parts(drawing: "Drawing", how: "Format", direction: Direction) -> Iterator[Part]:
+def _picture_parts(drawing: "GraphDrawing", how: "Format", direction: Direction) -> Iterator[Part]:
     from dagster_versioned.features.rendering import render as picture
     from dagster_versioned.features.rendering import tree
 

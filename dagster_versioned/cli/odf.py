@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dagster_versioned.odf.event_table import EventTable
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.identity.signing_key import SigningKey
-    from dagster_versioned.odf.ingest.poll import Ingested
+    from dagster_versioned.odf.ingest.poll import IngestedFile
     from dagster_versioned.odf.manifest import DatasetSnapshot
     from dagster_versioned.tables.table import VersionedTable
 
@@ -194,7 +194,7 @@ def _events_and_source(
 
 def _files_added(
     events: "EventTable", step: "SetPollingSource | AddPushSource", files: list[Path], event_time: str | None
-) -> "Iterator[Ingested]":
+) -> "Iterator[IngestedFile]":
     from dagster_versioned.odf.ingest.poll import add_file
 
     when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
@@ -208,7 +208,7 @@ def _polled(
     variables: dict[str, str],
     own: bool,
     local_addresses: bool,
-) -> "Iterable[Ingested]":
+) -> "Iterable[IngestedFile]":
     from dagster_versioned.odf.blocks.events import SetPollingSource
     from dagster_versioned.odf.ingest.poll import Polling, poll
 

@@ -20,7 +20,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.assets.code_location import CodeLocation
     from dagster_versioned.identity.version import Scope
-    from dagster_versioned.sensors.forecast import Forecast, Foreseen
+    from dagster_versioned.sensors.forecast import Forecast, ForecastEntry
 
 command = Commands("Environments")
 _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "size now")
@@ -108,9 +108,9 @@ def markdown_of(found: "Forecast") -> list[str]:
     )
 
 
-def _rows(cells: Iterable["Foreseen"]) -> Iterator[tuple[str, ...]]:
+def _rows(cells: Iterable["ForecastEntry"]) -> Iterator[tuple[str, ...]]:
     """A row for the partitions of an asset of which the same becomes, on request of the same sensors."""
-    groups: dict[tuple[str, str, tuple[str, ...]], list[Foreseen]] = {}
+    groups: dict[tuple[str, str, tuple[str, ...]], list[ForecastEntry]] = {}
     for cell in cells:
         groups.setdefault((cell.asset, cell.what, cell.sensors), []).append(cell)
     for (asset, what, sensors), those in groups.items():
@@ -126,11 +126,11 @@ def _rows(cells: Iterable["Foreseen"]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _counts(cell: "Foreseen") -> tuple[int | None, int | None]:
+def _counts(cell: "ForecastEntry") -> tuple[int | None, int | None]:
     return cell.rows, cell.size_bytes
 
 
-def _why(cells: Sequence["Foreseen"]) -> str:
+def _why(cells: Sequence["ForecastEntry"]) -> str:
     """The reason of the first partition; the others' are counted where they are not the same."""
     others = sum(cell.why != cells[0].why for cell in cells)
     return cells[0].why + (f"; and {others:,} more partitions" if others else "")

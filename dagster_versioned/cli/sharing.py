@@ -27,7 +27,7 @@ from dagster_versioned.cli.terminal import Fields, counted, human_size, progress
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.odf.sharing.transfer import Transferred
+    from dagster_versioned.odf.sharing.transfer import TransferReport
 
 command = Commands("Histories of events")
 
@@ -212,7 +212,7 @@ def _is_unclear(name: str | None, value: str | None, delete: bool) -> bool:
     return (name is None and delete) or (name is not None and (value is None) is not delete)
 
 
-def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
+def _show_transfer(session: Session, place: str, done: "TransferReport") -> None:
     if done.ahead:
         what = f"{counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is"
     elif not done.blocks:
@@ -222,7 +222,7 @@ def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
     session.show(members(done), f"{place}: {what}", f"head {done.head}, {_signed(done)}")
 
 
-def _signed(done: "Transferred") -> str:
+def _signed(done: "TransferReport") -> str:
     if done.signed is None:
         return "not signed"
     return "signed by its owner" if done.signed == done.head else f"signed by its owner up to {done.signed}"

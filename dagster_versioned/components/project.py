@@ -41,20 +41,20 @@ def checked(model: type[BaseModel]) -> type[BaseModel]:
     Dagster's own lets every value be text, since any can be a template, so that it refuses no wrong text at all.
     """
 
-    class Checked(model):
+    class CheckedModel(model):
         @classmethod
         def model_json_schema(cls, *args: Any, **kwargs: Any) -> Schema:
             return _tightened(super().model_json_schema(*args, **kwargs))
 
-    Checked.__name__ = Checked.__qualname__ = model.__name__
-    return Checked
+    CheckedModel.__name__ = CheckedModel.__qualname__ = model.__name__
+    return CheckedModel
 
 
 def _tightened(schema: Schema) -> Schema:
     models = (schema, *schema.get("$defs", {}).values())
-    for one in models:
-        if "properties" in one:
-            one["properties"] = {name: _or_template(field) for name, field in one["properties"].items()}
+    for model in models:
+        if "properties" in model:
+            model["properties"] = {name: _or_template(field) for name, field in model["properties"].items()}
     # A project that no governance knows says where it is.
     location = {"required": ["location"], "properties": {"location": {"type": "string"}}}
     needs = {"project": {"if": {"type": "object"}, "then": location}}

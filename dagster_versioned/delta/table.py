@@ -23,7 +23,7 @@ from dagster_versioned.delta.log.compaction import compact_log
 from dagster_versioned.delta.log.history import HistoryEntry, history, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_head, load_snapshot, write_checksum
 from dagster_versioned.delta.schema.types import DataType, StructType
-from dagster_versioned.delta.vacuum import Vacuumed, vacuum
+from dagster_versioned.delta.vacuum import VacuumReport, vacuum
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectStore
@@ -262,7 +262,7 @@ class Table:
         compact_log(self.store, first, last)
         return range(first, last + 1)
 
-    def vacuum(self, retention: timedelta | None = None, *, dry_run: bool = True, force: bool = False) -> Vacuumed:
+    def vacuum(self, retention: timedelta | None = None, *, dry_run: bool = True, force: bool = False) -> VacuumReport:
         """Files that neither the newest version needs nor one that was current within ``retention`` from now.
 
         ``dry_run=False`` deletes them; older versions can be described afterwards, but not read. The retention is by

@@ -30,7 +30,7 @@ _BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Vacuumed:
+class VacuumReport:
     """What a vacuum deleted, or would: the keys, and how many bytes they hold; and how many files it looked at."""
 
     keys: tuple[str, ...]
@@ -46,7 +46,7 @@ def vacuum(
     retention: timedelta | None = None,
     dry_run: bool = False,
     force: bool = False,
-) -> Vacuumed:
+) -> VacuumReport:
     """Delete files that the newest version does not need, nor an older one within ``retention`` of ``now``.
 
     ``snapshot`` is the newest one, ``now`` is aware; the retention is by default that of the table
@@ -86,7 +86,7 @@ def vacuum(
     if not dry_run:
         for start in range(0, len(keys), _BATCH):
             store.delete(keys[start : start + _BATCH])
-    return Vacuumed(tuple(keys), sum(info.size for info in doomed), seen)
+    return VacuumReport(tuple(keys), sum(info.size for info in doomed), seen)
 
 
 def _retention(snapshot: Snapshot) -> timedelta:

@@ -234,7 +234,7 @@ def _only(members: Mapping[str, Any], wanted: frozenset[tuple[str, ...]], path: 
         if isinstance(value, Mapping):
             inner = _only(cast("Mapping[str, Any]", value), wanted, here)
             # What is wanted itself and has members is a variant, and no struct of columns.
-            if inner or any(one[: len(here)] == here != one for one in wanted):
+            if inner or any(path[: len(here)] == here != path for path in wanted):
                 kept[name] = inner
         elif here in wanted:
             kept[name] = value

@@ -226,7 +226,7 @@ def is_default(sql: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class MergeClause:
     """A clause of a merge by the table's own names: its condition, and what it assigns (``None``: it deletes)."""
 
     kind: type[Clause]
@@ -238,9 +238,9 @@ class Then:
 class MergeClauses:
     """The clauses of a merge into one table, each kind in its order."""
 
-    matched: tuple[Then, ...]
-    not_matched: tuple[Then, ...]
-    by_source: tuple[Then, ...]
+    matched: tuple[MergeClause, ...]
+    not_matched: tuple[MergeClause, ...]
+    by_source: tuple[MergeClause, ...]
 
     @classmethod
     def of(cls, target: Target, source: StructType, change: Merge) -> Self:
@@ -263,10 +263,10 @@ class MergeClauses:
         return len(self.matched) == 1 and self.matched[0].assigned is None and self.matched[0].condition is None
 
 
-def _then(target: Target, source: StructType, clause: Clause) -> Then:
+def _then(target: Target, source: StructType, clause: Clause) -> MergeClause:
     new = isinstance(clause, WhenNotMatched)
     if clause.then == "delete" and not new:
-        return Then(type(clause), clause.condition, None)
+        return MergeClause(type(clause), clause.condition, None)
     if clause.then == "all" and not isinstance(clause, WhenNotMatchedBySource):
         known = {name.casefold(): name.replace("`", "``") for name in source.names}
         assigned: dict[Path, str] = {
@@ -280,7 +280,7 @@ def _then(target: Target, source: StructType, clause: Clause) -> Then:
         raise InvalidInput(f"A clause cannot do {clause.then!r}. Nothing was written.")
     if new:
         refuse_identity(target, {path[0] for path in assigned})
-    return Then(type(clause), clause.condition, assigned)
+    return MergeClause(type(clause), clause.condition, assigned)
 
 
 def refuse_twice_met(met: Positions, on: str) -> None:
@@ -347,7 +347,7 @@ def row_metrics(
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned:
+class ThinnedFile:
     """A file that stays without the rows at ``gone``, which are all that it has lost, of ``num_records``."""
 
     add: Add
@@ -355,7 +355,7 @@ class Thinned:
     num_records: int
 
 
-def thinned_files(store: ObjectStore, files: Sequence[Thinned], now: int) -> tuple[list[Add], list[Remove]]:
+def thinned_files(store: ObjectStore, files: Sequence[ThinnedFile], now: int) -> tuple[list[Add], list[Remove]]:
     """Write the deletion vectors of files, all in one file."""
     vectors = write_vectors(store, {file.add.key: file.gone for file in files})
     adds = [with_vector(file.add, vectors[file.add.key], file.num_records) for file in files]

@@ -74,7 +74,10 @@ class ColumnStatistics:
 
     def equals(self, other: "ColumnStatistics") -> bool:
         """Whether they are the same, but for what the order of rows does to a mean."""
-        mine, theirs = ((one.kind, one.nulls, one.nans, one.values, one.minimum, one.maximum) for one in (self, other))
+        mine, theirs = (
+            (summary.kind, summary.nulls, summary.nans, summary.values, summary.minimum, summary.maximum)
+            for summary in (self, other)
+        )
         return mine == theirs and self._has_mean_of(other)
 
     def _has_mean_of(self, other: "ColumnStatistics") -> bool:
@@ -116,7 +119,7 @@ def measured_columns(before: StructType, after: StructType) -> tuple[StructType,
 
 def and_measured(common: StructType, measured: StructType) -> StructType:
     """The compared columns, and those that are measured alone."""
-    return StructType([*common.fields, *(one for one in measured.fields if one.name not in common.names)])
+    return StructType([*common.fields, *(field for field in measured.fields if field.name not in common.names)])
 
 
 def differing(

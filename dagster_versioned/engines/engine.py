@@ -8,7 +8,7 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, Upsert
+from dagster_versioned.engines.upsert import RowMatch, Upsert
 from dagster_versioned.identity.digest import Sums
 
 
@@ -73,7 +73,7 @@ class Engine(Protocol):
         """In how many rows of a pinned frame a condition, in Spark's SQL, is false or null. Raises `InvalidInput`."""
         ...
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
+    def merge(self, frame: Any, base: Scan, matching: RowMatch, staging: Staging, options: WriteOptions) -> Upsert:
         """Put the rows of a pinned frame among those of ``base``, in the place of those that match.
 
         Files in which no row changes are not replaced; with ``options.deletion_vectors``, nor are those that lose no

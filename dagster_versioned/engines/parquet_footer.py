@@ -129,8 +129,8 @@ def _put(made: bytearray, kind: int, value: Any) -> None:
             made.append(min(len(items), _MANY) << 4 | item)
             if len(items) >= _MANY:
                 _put_varint(made, len(items))
-            for one in items:
-                _put(made, 3 if item <= 2 else item, one)
+            for element in items:
+                _put(made, 3 if item <= 2 else item, element)
 
 
 def _put_varint(made: bytearray, value: int) -> None:

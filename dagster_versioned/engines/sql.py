@@ -94,7 +94,7 @@ def _in_quotes(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedExpression:
     """An expression for DuckDB over tables whose columns are called as `stored` says, and the columns it needs."""
 
     text: str
@@ -125,11 +125,11 @@ class Names:
         self._now = now or datetime.now(UTC)
         self._rows = no_rows(pa.schema([field for side, schema in sides.items() for field in _fields(schema, side)]))
 
-    def resolve(self, text: str) -> Resolved:
+    def resolve(self, text: str) -> ResolvedExpression:
         """Parse, check and translate one expression. Raises `InvalidInput` naming the expression and the reason."""
         return self.translate(text, parse_expression(text))
 
-    def condition(self, text: str) -> Resolved:
+    def condition(self, text: str) -> ResolvedExpression:
         """`resolve`, for a text whose value is true, false or null. Raises `InvalidInput` for any other as well."""
         import duckdb
 
@@ -155,7 +155,7 @@ class Names:
                     found.append((columns[one], columns[other]))
         return found
 
-    def translate(self, text: str, tree: "Expr") -> Resolved:
+    def translate(self, text: str, tree: "Expr") -> ResolvedExpression:
         """As `resolve`, for a part of an expression that was parsed from ``text``."""
         import sqlglot
         from sqlglot import exp
@@ -173,7 +173,7 @@ class Names:
             sql = tree.sql("duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
         except sqlglot.UnsupportedError as error:
             raise _refused(text, f"it has no equal in DuckDB, which evaluates it: {error}") from error
-        return Resolved(text, sql, frozenset(used))
+        return ResolvedExpression(text, sql, frozenset(used))
 
     def column(self, name: str, side: str | None = None) -> tuple[str, str]:
         """The side and the column that a name, alone or behind its side's, means. Raises `InvalidInput`."""
@@ -550,7 +550,7 @@ def table_of(columns: Mapping[str, Any], count: int) -> pa.Table:
     return pa.Table.from_pydict(dict(columns) or {"": pa.nulls(count, pa.bool_())})
 
 
-def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType | None]]) -> pa.Table:
+def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[ResolvedExpression, DataType | None]]) -> pa.Table:
     """One column an expression, cast to a type where one is given, in the order of the rows.
 
     The cast is Spark's store assignment: fractions are cut off for integers, decimals rounded, and what does not fit
@@ -581,7 +581,7 @@ def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType 
     return table_of(columns, rows.num_rows)
 
 
-def is_true(rows: pa.Table, condition: Resolved) -> NDArray[np.bool_]:
+def is_true(rows: pa.Table, condition: ResolvedExpression) -> NDArray[np.bool_]:
     """For each row whether the condition is true: not false and not null. Raises `InvalidInput`."""
     column = evaluate(rows, {"truth": (condition, None)}).column(0)
     if pa.types.is_boolean(column.type):
@@ -591,7 +591,7 @@ def is_true(rows: pa.Table, condition: Resolved) -> NDArray[np.bool_]:
     return np.zeros(len(column), np.bool_)
 
 
-def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapping[str, str]) -> pa.Table:
+def pairs(target: pa.Table, source: pa.Table, condition: ResolvedExpression, columns: Mapping[str, str]) -> pa.Table:
     """The inner join of two tables where the condition is true; ``columns`` are what to return, by their names there.
 
     Every column of both tables has another name. In no particular order. Raises `InvalidInput`.
@@ -613,7 +613,7 @@ def _fields(schema: StructType, side: str) -> "list[pa.Field[Any]]":
     return [pa.field(stored(side, field.name), type_to_arrow(field.type)) for field in schema.all_nullable().fields]
 
 
-def _assigned(cursor: "DuckDBPyConnection", expression: Resolved, wanted: DataType | None) -> str:
+def _assigned(cursor: "DuckDBPyConnection", expression: ResolvedExpression, wanted: DataType | None) -> str:
     import duckdb
 
     sql = f"({expression.sql})"

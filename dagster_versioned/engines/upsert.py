@@ -28,7 +28,7 @@ Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class RowMatch:
     """Which rows of a table go as those of a frame come: the ones with the same ``key``.
 
     With ``on``, also all others that agree in these columns with a row of the frame, or of ``gone``: a pinned frame of
@@ -147,13 +147,13 @@ def require_key(schema: StructType, key: Sequence[str], named: str = "merge_key"
             raise InvalidInput(f"{named} names {name!r}, a nested column. Nothing was written. Name plain columns.")
 
 
-def refuse_bad_rows(matching: Matching, bad: BadKeys) -> None:
+def refuse_bad_rows(matching: RowMatch, bad: BadKeys) -> None:
     """Raise `InvalidInput` if the key does not identify the rows of the frame."""
     refuse_bad_keys(matching.named, matching.key, "the frame", bad, "Nothing was written.")
 
 
 def refuse_repeated_in_table(
-    matching: Matching, repeated: int, examples: Callable[[], Sequence[Mapping[str, Any]]]
+    matching: RowMatch, repeated: int, examples: Callable[[], Sequence[Mapping[str, Any]]]
 ) -> None:
     """Raise `InvalidInput` if ``repeated`` keys of the frame have several rows in the table."""
     if repeated:

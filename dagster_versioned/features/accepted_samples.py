@@ -18,7 +18,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow import sample_rows
 from dagster_versioned.features.arrow.samples import member_of
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.feature_table import FeatureTable, Resolved, field_versions
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -29,7 +29,7 @@ from dagster_versioned.tables.history import Version
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedSamples:
     """What is to be written of a feature, and what those below it see of it until then.
 
     ``samples`` of those ``stored`` are accepted, all that ``increment`` asks for (``None``: they get names alone);
@@ -96,7 +96,7 @@ class FeatureToRebase:
         graph: FeatureGraph,
         feature: Feature,
         names: Mapping[str, str],
-        above: Mapping[str, Accepted],
+        above: Mapping[str, AcceptedSamples],
         others: Iterable[Project],
     ) -> None:
         self._others = list(others)
@@ -122,7 +122,7 @@ class FeatureToRebase:
             )
         return self.record.fields == field_versions(self._graph, self.feature.key)
 
-    def root(self, before: FeatureGraph) -> Accepted | None:
+    def root(self, before: FeatureGraph) -> AcceptedSamples | None:
         """A feature without upstreams, whose fields get their new names; all else its next run finds by itself."""
         if not any(ref.startswith(f"{self.feature.key}.") for ref in self._names):
             return None
@@ -139,7 +139,7 @@ class FeatureToRebase:
         resolved = self._feature_table(self._graph).resolve_samples(given, as_type=pa.Table, full=True)
         return self._plan(resolved, resolved.finish(), stored, resolved.increment.todo, 0)
 
-    def derived(self, before: FeatureGraph) -> Accepted | None:
+    def derived(self, before: FeatureGraph) -> AcceptedSamples | None:
         """A feature that is computed from others, with those samples accepted that were current before."""
         keys = dict.fromkeys(dep.feature for graph in (before, self._graph) for dep in graph[self.feature.key].deps)
         known = {each.key: each for graph in (before, self._graph) for each in graph}
@@ -182,13 +182,13 @@ class FeatureToRebase:
 
     def _plan(
         self,
-        resolved: Resolved,
+        resolved: ResolvedIncrement,
         update: SampleUpdate,
         stored: pa.Table,
         samples: int,
         left: int,
         everything: pa.Table | None = None,
-    ) -> Accepted:
+    ) -> AcceptedSamples:
         assert self.head is not None
         members = resolved.feature.plan.members
         rows = _beside(update.frame, stored, members)
@@ -197,7 +197,7 @@ class FeatureToRebase:
             rows = pa.concat_tables([rows, _beside(None, rest, members)], promote_options="permissive")
         digests = cast("Mapping[str, str]", update.custom[FEATURE_MEMBER]["digests"])
         shown = ShownTable(self.table, self.table.files(), rows, digests)
-        return Accepted(resolved.feature, self.head, samples, left, update, shown, stored)
+        return AcceptedSamples(resolved.feature, self.head, samples, left, update, shown, stored)
 
     def _files(self) -> UpstreamFiles:
         return UpstreamFiles(self.table, self.table.files())

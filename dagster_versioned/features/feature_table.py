@@ -61,7 +61,7 @@ class FeatureTable:
         full: bool = False,
         stale_if: str | None = None,
         where: Mapping[str, str] | None = None,
-    ) -> "Resolved":
+    ) -> "ResolvedIncrement":
         """What the table, or a partition of it, lacks of what the upstreams (by feature) say.
 
         Reads versions, ids and the columns of filters; of upstreams that are no features, the columns of their fields.
@@ -119,7 +119,7 @@ class FeatureTable:
         as_type: type | None = None,
         full: bool = False,
         stale_if: str | None = None,
-    ) -> "Resolved":
+    ) -> "ResolvedIncrement":
         """As `resolve`, for a feature without upstreams: ``samples`` are all that there are.
 
         They bring the column ``metaxy_provenance_by_field``; else the versions of each field are those of its
@@ -181,7 +181,7 @@ class FeatureTable:
         pinned: ExitStack,
         part: Callable[[SamplesToCompute], SamplesToCompute] | None = None,
         samples: Any = None,
-    ) -> "Resolved":
+    ) -> "ResolvedIncrement":
         counts = replace(changes.counts, reasons={}) if full else changes.counts
 
         def some(frame: Any, count: int) -> Any:
@@ -197,7 +197,7 @@ class FeatureTable:
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
         )
-        return Resolved(self, increment, way, head, current, upstreams, pinned, samples)
+        return ResolvedIncrement(self, increment, way, head, current, upstreams, pinned, samples)
 
     def _of_some(
         self,
@@ -433,7 +433,7 @@ class FeatureTable:
         return {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
 
 
-class Resolved:
+class ResolvedIncrement:
     """An increment of a feature, and how its rows go onto the version that it was computed from.
 
     Frames of Spark are computed once, and kept until it is closed; it is a context manager.

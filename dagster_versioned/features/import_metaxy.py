@@ -17,7 +17,7 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
-from dagster_versioned.features.feature_table import FeatureTable, Resolved
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.metaxy_store import MetaxyStore
@@ -93,7 +93,7 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
     return TakenOver(key, written.version, part.todo, part.asked.left)
 
 
-def _current(resolved: Resolved, rows: pa.Table) -> Increment[Any]:
+def _current(resolved: ResolvedIncrement, rows: pa.Table) -> Increment[Any]:
     """The part of what is expected whose provenance the stored rows have."""
     plan, asked = resolved.feature.plan, resolved.increment.asked
     units = arrow_sample_rows.semi_join(asked.new, rows, (*plan.units, PROVENANCE))

@@ -162,13 +162,13 @@ class MetaxyStore:
                 "dagster-versioned`."
             )
 
-    def _recorded(self, members: Mapping[str, Any]) -> "_Recorded":
+    def _recorded(self, members: Mapping[str, Any]) -> "_RecordedFeature":
         try:
-            return _Recorded.model_validate(members)
+            return _RecordedFeature.model_validate(members)
         except ValidationError as error:
             raise self._not_understood(members.get("feature_key"), error) from None
 
-    def _feature(self, row: "_Recorded") -> Feature:
+    def _feature(self, row: "_RecordedFeature") -> Feature:
         try:
             return _Spec.model_validate_json(row.feature_spec).feature()
         except ValidationError as error:
@@ -238,7 +238,7 @@ class _Members(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class _Recorded(BaseModel):
+class _RecordedFeature(BaseModel):
     """A row of the table of definitions, as far as it is needed."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)

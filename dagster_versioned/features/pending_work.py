@@ -70,7 +70,7 @@ def pending_work(project: Project, graph: FeatureGraph, upstreams: Iterable[Proj
     where one of the projects is missing.
     """
     found: list[PendingWork] = []
-    above: dict[str, UpstreamFiles | _Pending | None] = {}
+    above: dict[str, UpstreamFiles | _PendingFeature | None] = {}
     others = list(upstreams)
     read = {dep.feature for feature in graph if is_own(feature, project) for dep in feature.deps}
     for feature in graph:
@@ -86,7 +86,7 @@ def pending_work(project: Project, graph: FeatureGraph, upstreams: Iterable[Proj
 
 
 @dataclass(frozen=True)
-class _Pending:
+class _PendingFeature:
     """What is stored of a feature, if anything is, and what is to be done to it."""
 
     stored: UpstreamFiles | None
@@ -131,8 +131,8 @@ def _of_feature(
     graph: FeatureGraph,
     feature: Feature,
     table: VersionedTable,
-    above: Mapping[str, UpstreamFiles | _Pending | None],
-) -> tuple[PendingWork, UpstreamFiles | _Pending | None]:
+    above: Mapping[str, UpstreamFiles | _PendingFeature | None],
+) -> tuple[PendingWork, UpstreamFiles | _PendingFeature | None]:
     heads = table.state.history.heads if table.exists() else {}
     try:
         if heads and None not in heads:
@@ -149,7 +149,7 @@ def _of_feature(
     except (_UnknownError, InvalidInput, CommitConflict) as error:
         return PendingWork(feature.key, "unknown", note=str(error)), None
     increment = resolved.increment
-    is_exact = not any(isinstance(above[dep.feature], _Pending) for dep in feature.deps)
+    is_exact = not any(isinstance(above[dep.feature], _PendingFeature) for dep in feature.deps)
     counts = increment.counts
     pending_work = PendingWork(
         feature.key,
@@ -161,11 +161,14 @@ def _of_feature(
         increment.reasons,
     )
     stored = UpstreamFiles(table, table.files()) if heads else None
-    return pending_work, _Pending(stored, plan, increment) if increment or stored is None else stored
+    return pending_work, _PendingFeature(stored, plan, increment) if increment or stored is None else stored
 
 
 def _upstreams(
-    feature: Feature, plan: SamplePlan, table: VersionedTable, above: Mapping[str, UpstreamFiles | _Pending | None]
+    feature: Feature,
+    plan: SamplePlan,
+    table: VersionedTable,
+    above: Mapping[str, UpstreamFiles | _PendingFeature | None],
 ) -> tuple[list[FeatureDep], dict[str, UpstreamFiles]]:
     """The dependencies of a feature, and the files of each as they will be; raises `_UnknownError`."""
     deps: list[FeatureDep] = []
@@ -188,7 +191,9 @@ def _by_ids(dep: FeatureDep, upstream: UpstreamSamples) -> FeatureDep:
     )
 
 
-def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples, pending: _Pending) -> _ExpectedRows:
+def _expected(
+    table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples, pending: _PendingFeature
+) -> _ExpectedRows:
     """The samples that an upstream will have; those to be computed have the versions that are expected of them."""
     plan, asked = pending.plan, pending.increment.asked
     old = {new: name for name, new in dep.rename.items()}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dagster_versioned.engines.dispatch import diff_rows
 from dagster_versioned.engines.samples import EXAMPLES, Counts
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.accepted_samples import Accepted, FeatureToRebase, ShownTable, without_versions
+from dagster_versioned.features.accepted_samples import AcceptedSamples, FeatureToRebase, ShownTable, without_versions
 from dagster_versioned.features.arrow import sample_rows
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.feature_table import field_versions
@@ -87,7 +87,7 @@ def rebase(
     _require_features("compute", functions, graph)
     _require_features("unchecked", unchecked, graph)
     _require_new_names(names, graph)
-    plans: dict[str, Accepted] = {}
+    plans: dict[str, AcceptedSamples] = {}
     features: list[RebasedFeature] = []
     for feature in graph:
         if not is_own(feature, project):
@@ -183,7 +183,7 @@ def _names_alone(key: str, before: FeatureGraph, after: FeatureGraph, names: Map
     return described(before, new) == described(after, str)
 
 
-def _checked(plan: Accepted, names_alone: bool, compute: Compute | None, believed: bool, compare: int) -> int:
+def _checked(plan: AcceptedSamples, names_alone: bool, compute: Compute | None, believed: bool, compare: int) -> int:
     """How many of the accepted samples were computed and found equal. Raises `InvalidInput` where they are not."""
     key, increment = plan.feature.feature.key, plan.increment
     if increment is None or compute is None:
@@ -229,7 +229,7 @@ def _checked(plan: Accepted, names_alone: bool, compute: Compute | None, believe
 
 
 def _written(
-    project: Project, graph: FeatureGraph, plan: Accepted, others: Iterable[Project], why: str | None
+    project: Project, graph: FeatureGraph, plan: AcceptedSamples, others: Iterable[Project], why: str | None
 ) -> Version:
     key = plan.feature.feature.key
     parents: list[Upstream] = []

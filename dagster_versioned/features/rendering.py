@@ -57,7 +57,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class GraphDrawing:
     """What a picture shows, in whatever format: one graph, or the comparison of two."""
 
     title: str
@@ -66,7 +66,7 @@ class Drawing:
     is_comparison: bool = False
 
 
-def draw(graph: FeatureGraph) -> Drawing:
+def draw(graph: FeatureGraph) -> GraphDrawing:
     """Features with their fields and versions."""
     nodes: list[Node] = []
     for feature in graph:
@@ -83,10 +83,10 @@ def draw(graph: FeatureGraph) -> Drawing:
         deps = tuple(Line(f"from {dep.feature}", _dependency_text(dep)) for dep in feature.deps)
         nodes.append(Node(title, tuple(lines), deps))
     title = f"project version {graph.project_version}, features: {len(nodes)}"
-    return Drawing(title, tuple(nodes), _edges(graph, graph))
+    return GraphDrawing(title, tuple(nodes), _edges(graph, graph))
 
 
-def draw_diff(before: FeatureGraph, after: FeatureGraph) -> Drawing:
+def draw_diff(before: FeatureGraph, after: FeatureGraph) -> GraphDrawing:
     """All features of two graphs, with what changed in those that did."""
     diff = graph_diff(before, after)
     changes = {change.key: change for change in diff.features}
@@ -100,10 +100,10 @@ def draw_diff(before: FeatureGraph, after: FeatureGraph) -> Drawing:
             nodes.append(Node(title, tuple(_changed_lines(change))))
     versions = _from_to(diff.before, diff.after)
     title = f"project version {versions}, features changed: {len(changes)}, unchanged: {diff.unchanged}"
-    return Drawing(title, tuple(nodes), _edges(before, after), is_comparison=True)
+    return GraphDrawing(title, tuple(nodes), _edges(before, after), is_comparison=True)
 
 
-def render(drawing: Drawing, how: Format, direction: Direction = "TB") -> str:
+def render(drawing: GraphDrawing, how: Format, direction: Direction = "TB") -> str:
     """The picture as a text of a format."""
     if how == "mermaid":
         return "".join(f"{line}\n" for line in _mermaid(drawing, direction))
@@ -112,7 +112,7 @@ def render(drawing: Drawing, how: Format, direction: Direction = "TB") -> str:
     return stream.getvalue()
 
 
-def tree(drawing: Drawing) -> Tree:
+def tree(drawing: GraphDrawing) -> Tree:
     """The picture for a terminal: features one below the other, of a comparison those that changed."""
     found = Tree(_text(Line(drawing.title)))
     for node in drawing.nodes:
@@ -207,7 +207,7 @@ def _printable(text: str) -> str:
 # --- for Mermaid -----------------------------------------------------------------------------------------------------
 
 
-def _mermaid(drawing: Drawing, direction: Direction) -> Iterator[str]:
+def _mermaid(drawing: GraphDrawing, direction: Direction) -> Iterator[str]:
     yield f"flowchart {direction}"
     for place, node in enumerate(drawing.nodes):
         label = "<br/>".join([f"<b>{_entities(node.title.text)}</b>", *map(_entities, _short(node))])

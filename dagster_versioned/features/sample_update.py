@@ -12,7 +12,7 @@ from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.parts import RowsSummary
 from dagster_versioned.engines.samples import require_columns
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, require_key
+from dagster_versioned.engines.upsert import RowMatch, require_key
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
@@ -146,10 +146,10 @@ class _Update(Addition):
     def _schema_beside(self, known: StructType | None) -> StructType:
         return updated_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> Matching:
+    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> RowMatch:
         retyped = known is not None and known.fields != schema.fields[: len(known.fields)]
         update = self._update
-        return Matching(update.ids, "ids", update.on, update.gone, rewrite=retyped or update.rewrite, given=given)
+        return RowMatch(update.ids, "ids", update.on, update.gone, rewrite=retyped or update.rewrite, given=given)
 
 
 def _require_set(options: TableOptions) -> None:

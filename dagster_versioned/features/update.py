@@ -8,7 +8,7 @@ import pyarrow as pa
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Asset, Feature, key_text
-from dagster_versioned.features.feature_table import FeatureTable, Resolved
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
@@ -28,7 +28,7 @@ class FeatureUpdate:
     Frames of Spark are computed once, and kept until the block ends.
     """
 
-    def __init__(self, resolved: Resolved, parents: list[Upstream], partition: str | None) -> None:
+    def __init__(self, resolved: ResolvedIncrement, parents: list[Upstream], partition: str | None) -> None:
         self._resolved = resolved
         self._parents = parents
         self._partition = partition

@@ -62,7 +62,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _MirroredDocument:
     """A mirrored document as it lies there; ``data`` is ``None`` where there is none, or none that can be read."""
 
     data: bytes | None
@@ -77,7 +77,7 @@ class _Stored:
 class _Step:
     difference: Difference
     wanted: bytes | None
-    stored: _Stored
+    stored: _MirroredDocument
     is_due: bool = True
 
 
@@ -243,7 +243,7 @@ class GovernanceStore:
         return self._take_over(project, stored, registry.state(project), registry)
 
     def _take_over(
-        self, project: str, stored: dict[str, _Stored], state: "ProjectState", registry: "Registry"
+        self, project: str, stored: dict[str, _MirroredDocument], state: "ProjectState", registry: "Registry"
     ) -> list[Difference]:
         """Raises `PreconditionFailed` where somebody else was faster with one of the documents."""
         steps = [step for step in self._steps(project, stored, state, registry) if step.is_due]
@@ -269,7 +269,7 @@ class GovernanceStore:
         ]
 
     def _steps(
-        self, project: str, stored: dict[str, _Stored], state: "ProjectState", registry: "Registry"
+        self, project: str, stored: dict[str, _MirroredDocument], state: "ProjectState", registry: "Registry"
     ) -> list[_Step]:
         """What is to be put, in the order in which it is to be put, and what is only to be reported."""
         if not state.is_decommissioned:
@@ -340,20 +340,20 @@ class GovernanceStore:
             except ObjectNotFound:
                 raise self._absent(project, document) from None
 
-    def _stored(self, project: str, document: str) -> _Stored:
+    def _stored(self, project: str, document: str) -> _MirroredDocument:
         key = self.key(project, document)
         with self._readable(key):
             try:
                 self._check_links(key)
                 info = self.store.head(key)
                 if info.size > MAX_DOCUMENT_BYTES:
-                    return _Stored(None, info.etag)
+                    return _MirroredDocument(None, info.etag)
                 data, info = self.store.get_with_info(key)
-                return _Stored(data, info.etag)
+                return _MirroredDocument(data, info.etag)
             except ObjectNotFound:
-                return _Stored(None, None)
+                return _MirroredDocument(None, None)
 
-    def _all_stored(self, project: str) -> dict[str, _Stored]:
+    def _all_stored(self, project: str) -> dict[str, _MirroredDocument]:
         return {name: self._stored(project, name) for name in _ORDER}
 
     def _parse(self, project: str, document: str, data: bytes | None, kind: type[Document]) -> Document:
@@ -412,7 +412,7 @@ class GovernanceStore:
             ) from None
 
 
-def _usable(stored: _Stored, kind: type[Document]) -> Document | None:
+def _usable(stored: _MirroredDocument, kind: type[Document]) -> Document | None:
     """A mirrored document, where it can be used; else it is going to be replaced."""
     try:
         return None if stored.data is None else kind.parse(stored.data, "it")
@@ -420,7 +420,7 @@ def _usable(stored: _Stored, kind: type[Document]) -> Document | None:
         return None
 
 
-def _difference(old: _Stored, wanted: bytes | None, is_readable: bool) -> DifferenceState:
+def _difference(old: _MirroredDocument, wanted: bytes | None, is_readable: bool) -> DifferenceState:
     """What a stored document is to one that is wanted."""
     if not old.exists:
         return "missing"

@@ -403,7 +403,10 @@ class Registry:
         def change(tree: Tree) -> Mapping[str, bytes | None]:
             self._check_marker(tree)
             documents = decide(tree, self._states(tree, [name])[name])
-            return {_path(name, key): one.to_bytes() if one is not None else None for key, one in documents.items()}
+            return {
+                _path(name, key): document.to_bytes() if document is not None else None
+                for key, document in documents.items()
+            }
 
         return self.change(f"{subject}\n\n{body}" if body else subject, change)
 

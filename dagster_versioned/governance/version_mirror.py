@@ -90,7 +90,7 @@ class MirrorReport:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _TableUpdate:
     """What an update makes of one table: its documents by path (``None``: to be removed), or why it leaves them."""
 
     mirrored: MirroredTable
@@ -143,16 +143,16 @@ class VersionMirror:
         """
         named = None if tables is None else sorted({str(table_name(table)) for table in tables})
         accepted = frozenset(map(str, accept))
-        looked: list[_Looked] = []
+        looked: list[_TableUpdate] = []
         changed: list[MirroredTable] = []
 
         def compute(tree: Tree) -> str | None:
             looked[:] = self._look(tree, named, accepted, progress)
-            for one in looked:
-                for path, data in one.documents.items():
+            for look in looked:
+                for path, data in look.documents.items():
                     tree.write(path, data)
             touched = {path.partition("/")[0] for path in tree.changes()}
-            changed[:] = [one.mirrored for one in looked if one.mirrored.table in touched]
+            changed[:] = [look.mirrored for look in looked if look.mirrored.table in touched]
             if not changed:
                 return None
             tree.write(PROJECT_PATH, project_document(self._project.name))
@@ -164,9 +164,9 @@ class VersionMirror:
         else:
             commit = self._repository.change(compute)
         if commit is not None:
-            tables = {one.table for one in changed}
-            self._note_commits([one for one in looked if one.mirrored.table in tables and one.versions])
-        refused = {one.mirrored.table: one.refused for one in looked if one.refused is not None}
+            tables = {mirrored.table for mirrored in changed}
+            self._note_commits([look for look in looked if look.mirrored.table in tables and look.versions])
+        refused = {look.mirrored.table: look.refused for look in looked if look.refused is not None}
         return MirrorReport(commit, tuple(changed), len(looked) - len(changed) - len(refused), refused)
 
     def fetch(self) -> None:
@@ -189,18 +189,18 @@ class VersionMirror:
         data = tree.read(path)
         return dict(enumerate(self._parse(path, data).shas))
 
-    def _note_commits(self, looked: Sequence[_Looked]) -> None:
+    def _note_commits(self, looked: Sequence[_TableUpdate]) -> None:
         """Let datom's documents name the commits here. They follow from this repository, so a failure is made up for by
         the next update that changes the table."""
         try:
             self._project.check_write()
-            for one in looked:
-                recorded = self._recorded(one.mirrored.table)
+            for look in looked:
+                recorded = self._recorded(look.mirrored.table)
                 commits: dict[str, str] = {}
-                for log_version, version in one.versions:
+                for log_version, version in look.versions:
                     if log_version < len(recorded):
                         commits.setdefault(version, recorded[log_version])
-                self._project.table(one.mirrored.table).publisher.note_git_commits(commits)
+                self._project.table(look.mirrored.table).publisher.note_git_commits(commits)
         except VersionedError as error:
             logger.warning(
                 "The mirror has what is new, but %s does not name its commits for datom's readers: the next update "
@@ -218,24 +218,24 @@ class VersionMirror:
 
     def _look(
         self, tree: Tree, named: Sequence[str] | None, accepted: frozenset[str], progress: Progress | None
-    ) -> list[_Looked]:
+    ) -> list[_TableUpdate]:
         """Every table, its log read after the tree: so the log is at least as long as what the tree saw of it."""
         self._check_owner(tree)
         names = sorted({*map(str, self._project.tables()), *_tables(tree)}) if named is None else named
         seen = tree.read_all([commits_path(name) for name in names])
 
-        def look(name: str) -> _Looked:
+        def look(name: str) -> _TableUpdate:
             return self._look_at(tree, name, seen[commits_path(name)], name in accepted)
 
-        looked: list[_Looked] = []
+        looked: list[_TableUpdate] = []
         with ThreadPoolExecutor(_READERS, thread_name_prefix="mirror") as pool:
-            for one in pool.map(look, names):
-                looked.append(one)
+            for table in pool.map(look, names):
+                looked.append(table)
                 if progress is not None:
                     progress(len(looked), len(names))
         return looked
 
-    def _look_at(self, tree: Tree, table: str, data: bytes | None, is_accepted: bool) -> _Looked:
+    def _look_at(self, tree: Tree, table: str, data: bytes | None, is_accepted: bool) -> _TableUpdate:
         seen, wrong = SeenCommits(()), None
         try:
             seen = self._parse(commits_path(table), data)
@@ -250,19 +250,21 @@ class VersionMirror:
                 raise
             wrong = wrong or f"the mirror saw the log up to @{seen.log_version}, but the table is gone"
         except (IntegrityError, UnsupportedFeature) as error:
-            return _Looked(MirroredTable(table, seen.log_version, -1, None), refused=str(error))
+            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), refused=str(error))
         if wrong is not None and not is_accepted:
-            return _Looked(MirroredTable(table, seen.log_version, -1, None), refused=wrong)
+            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), refused=wrong)
         documents: dict[str, bytes | None] = {}
         if wrong is not None:  # another table of that name, so nothing of the old one may stay
             documents |= {path: None for path in tree.paths(table) if is_table_document(path)}
         if history is None:
-            return _Looked(MirroredTable(table, seen.log_version, -1, None), documents)
+            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), documents)
         documents |= table_documents(table, history)
         named: Iterable[Version] = () if history.is_partitioned else history.versions
-        versions = sorted((one.log_version, one.metadata_sha) for one in named if one.metadata_sha is not None)
+        versions = sorted(
+            (version.log_version, version.metadata_sha) for version in named if version.metadata_sha is not None
+        )
         mirrored = MirroredTable(table, seen.log_version, history.log_version, _current(history))
-        return _Looked(mirrored, documents, versions)
+        return _TableUpdate(mirrored, documents, versions)
 
     def _parse(self, path: str, data: bytes | None) -> SeenCommits:
         return SeenCommits(()) if data is None else SeenCommits.parse(data, f"{path} of {self._repository.remote}")
@@ -295,10 +297,10 @@ def _current(history: History) -> str | None:
 
 def _message(title: str, changed: Sequence[MirroredTable]) -> str:
     lines = [
-        f"{one.table} @{one.log_version} {(one.version or '')[:8]}".rstrip()
-        if one.log_version >= 0
-        else f"{one.table} is gone"
-        for one in changed[:_LISTED]
+        f"{mirrored.table} @{mirrored.log_version} {(mirrored.version or '')[:8]}".rstrip()
+        if mirrored.log_version >= 0
+        else f"{mirrored.table} is gone"
+        for mirrored in changed[:_LISTED]
     ]
     more = [f"and {len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
     count = "1 table" if len(changed) == 1 else f"{len(changed)} tables"

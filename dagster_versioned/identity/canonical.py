@@ -45,17 +45,17 @@ def _is_plain(value: object) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
         below: list[object] = []
-        for one in level:
-            kind = type(one)
+        for node in level:
+            kind = type(node)
             if kind is dict:
-                members = cast("dict[object, object]", one)
+                members = cast("dict[object, object]", node)
                 texts.extend(members)
                 below.extend(members.values())
             elif kind is list or kind is tuple:
-                below.extend(cast("Collection[object]", one))
+                below.extend(cast("Collection[object]", node))
             elif kind is str:
-                texts.append(one)
-            elif not (one is None or kind is bool or (kind is int and abs(cast("int", one)) <= MAX_SAFE_INTEGER)):
+                texts.append(node)
+            elif not (node is None or kind is bool or (kind is int and abs(cast("int", node)) <= MAX_SAFE_INTEGER)):
                 return False
         if not below:
             return set(map(type, texts)) <= {str} and "".join(cast("list[str]", texts)).isascii()

@@ -58,7 +58,7 @@ def computation_key(
                 "options": dict(options),
                 "message": message,
                 "partitioning": partitioning,
-                "inputs": {name: one.to_json() for name, one in inputs.items()},
+                "inputs": {name: input_.to_json() for name, input_ in inputs.items()},
             }
         )
     ).hexdigest()

@@ -374,7 +374,7 @@ def _decimals(array: Array) -> tuple[Words, Words]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ragged:
+class _RaggedValues:
     """Values of any length: ``starts`` to ``starts + lengths`` of what holds them, under a null too."""
 
     starts: npt.NDArray[np.int64]
@@ -422,7 +422,7 @@ def _values(array: Array) -> Array:
 
 
 def _bytes(array: Array) -> npt.NDArray[np.uint8]:
-    """What the `_Ragged` of a string, binary or fixed-size binary array refers to."""
+    """What the `_RaggedValues` of a string, binary or fixed-size binary array refers to."""
     buffer = array.buffers()[-1] if len(array) else None
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
@@ -456,7 +456,7 @@ class _LaneHash(Protocol):
     def running(self, count: int, lane: int) -> _RunningHash: ...
     def single_words(self, words: Words) -> _Lanes: ...
     def words(self, columns: list[Words], lane: int) -> Words: ...
-    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]: ...
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _RaggedValues, lanes: tuple[int, ...]) -> list[Words]: ...
 
 
 class _Xxh64:
@@ -471,7 +471,7 @@ class _Xxh64:
     def words(self, columns: list[Words], lane: int) -> Words:
         return hash_words(columns, lane)
 
-    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]:
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _RaggedValues, lanes: tuple[int, ...]) -> list[Words]:
         return hash_ragged(data, ragged.starts, ragged.lengths, lanes)
 
 
@@ -490,7 +490,7 @@ class _SipHash:
     def words(self, columns: list[Words], lane: int) -> Words:
         return siphash.hash_words(columns, self._keys[lane])
 
-    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]:
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _RaggedValues, lanes: tuple[int, ...]) -> list[Words]:
         return [siphash.hash_ragged(data, ragged.starts, ragged.lengths, self._keys[lane]) for lane in lanes]
 
 
@@ -544,7 +544,7 @@ def _value_lanes(array: Array, how: _LaneHash) -> _Lanes:
         return how.words(halves, 0), how.words(halves, 1)
     if types.is_struct(arrow):
         return _record_lanes([array.field(index) for index in range(arrow.num_fields)], how)
-    ragged = _Ragged.of(array)
+    ragged = _RaggedValues.of(array)
     if types.is_map(arrow):
         return _map_lanes(ragged, _values(array), how)
     if _is_list(arrow):
@@ -553,7 +553,7 @@ def _value_lanes(array: Array, how: _LaneHash) -> _Lanes:
     return first, second
 
 
-def _list_lanes(ragged: _Ragged, values: Array, how: _LaneHash) -> _Lanes:
+def _list_lanes(ragged: _RaggedValues, values: Array, how: _LaneHash) -> _Lanes:
     """The hashes of the length, the validity bits of the items (whole words of them) and the items' lanes."""
     items = _plain(ragged.items(values))
     valid = _valid(items)
@@ -572,14 +572,14 @@ def _list_lanes(ragged: _Ragged, values: Array, how: _LaneHash) -> _Lanes:
         header[(np.repeat(starts + 1, lengths) + within // 64)[every_64th]] = np.bitwise_or.reduceat(bits, every_64th)
     position = first_item + np.repeat(validity_words, lengths)
     hashed: list[Words] = []
-    texts = _Ragged(starts * 8, sizes * 8)
+    texts = _RaggedValues(starts * 8, sizes * 8)
     for number, lane in enumerate(_lanes(items, valid, how)):
         header[position] = lane
         hashed += how.ragged(header.view(np.uint8), texts, (number,))
     return hashed[0], hashed[1]
 
 
-def _map_lanes(ragged: _Ragged, values: Array, how: _LaneHash) -> _Lanes:
+def _map_lanes(ragged: _RaggedValues, values: Array, how: _LaneHash) -> _Lanes:
     """The hashes of the number of entries and the sum of their lanes, an entry being a struct of key and value."""
     entries = ragged.items(values)
     ends = np.cumsum(ragged.lengths)
@@ -604,7 +604,7 @@ def row_shas(batch: pa.RecordBatch) -> "pa.Array[Any]":
     head = _binary(hashlib.sha256(canonical_names(names)).digest())
     sha256 = hashlib.sha256
     records = (_joined([head, *map(_encoded, _arrays(block))]) for block in _blocks(batch))
-    return pa.array([sha256(one).hexdigest() for block in records for one in block.to_pylist()], pa.string())
+    return pa.array([sha256(record).hexdigest() for block in records for record in block.to_pylist()], pa.string())
 
 
 def _widest(text: Any) -> Any:
@@ -627,16 +627,16 @@ def _encoded(array: Array) -> Array:
     elif types.is_struct(arrow):
         parts = [_encoded(array.field(index)) for index in range(arrow.num_fields)]
     elif types.is_map(arrow) or _is_list(arrow):
-        ragged = _Ragged.of(array)
+        ragged = _RaggedValues.of(array)
         items = _encoded(ragged.items(_values(array)))
         if types.is_map(arrow):  # whose entries have no order
             rows = pa.array(np.repeat(np.arange(len(array)), ragged.lengths))
             entries: Any = pa.table([rows, items], ["row", "entry"])
             items = items.take(pc.sort_indices(entries, [("row", "ascending"), ("entry", "ascending")]))
-        bounds = _bounds(_Ragged.of(items).lengths)[_bounds(ragged.lengths)]
+        bounds = _bounds(_RaggedValues.of(items).lengths)[_bounds(ragged.lengths)]
         parts = [_rows_of_bytes(ragged.lengths), _large_binary(bounds, _bytes(items))]
     else:
-        parts = [_rows_of_bytes(_Ragged.of(array).lengths), array.cast(pa.large_binary())]
+        parts = [_rows_of_bytes(_RaggedValues.of(array).lengths), array.cast(pa.large_binary())]
     found = _joined([_binary(b"\1"), *parts])
     return found if valid is None else cast("Any", pc).if_else(pa.array(valid), found, _binary(b"\0"))
 
@@ -701,7 +701,7 @@ class _NodeHash:
             for index, child in enumerate(self._children):
                 child.update(array.field(index))
         else:
-            ragged = _Ragged.of(array)
+            ragged = _RaggedValues.of(array)
             self._lengths.update(ragged.lengths.view(np.uint8).data)
             if types.is_map(arrow) or _is_list(arrow):
                 items = ragged.items(_values(array))

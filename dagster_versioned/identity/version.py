@@ -261,7 +261,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedRows:
     """How rows came to those of the head: the ``mode``, the ``digest`` of what was given, and what came of it.
 
     ``inserted``, ``updated`` and ``removed`` count rows; a row that was given but is there already is none of them.
@@ -316,7 +316,7 @@ class Facts:
     previous: str | None = None
     author: str | None = None
     null_counts: Sequence[int] = ()
-    added: Added | None = None
+    added: AddedRows | None = None
     promoted_from: str | None = None
     computation: Computation | None = None
     schema_version: int = 3
@@ -333,7 +333,7 @@ class Facts:
         if self.run is not None:
             _check_kind("run", self.run, Run)
         if self.added is not None:
-            _check_kind("added", self.added, Added)
+            _check_kind("added", self.added, AddedRows)
         if self.computation is not None:
             _check_kind("computation", self.computation, Computation)
         if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
@@ -408,7 +408,7 @@ class Facts:
         if "added" in known:
             counts = {"inserted": int, "updated": int, "removed": int}
             added, _ = _split(known["added"], {"mode": str, "digest": str, **counts})
-            known["added"] = Added(**added)
+            known["added"] = AddedRows(**added)
         if "computation" in known:
             computation: dict[str, Any] = known["computation"]
             known["computation"] = Computation(computation.get("key", ""), computation.get("seconds", -1))

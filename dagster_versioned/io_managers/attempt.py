@@ -19,7 +19,7 @@ from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.upstream import Upstream
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -55,7 +55,7 @@ class Attempt:
     def __init__(self) -> None:
         self.notes: dict[dg.AssetKey, _Note] = {}
         self.tables: dict[dg.AssetKey, VersionedTable] = {}
-        self.computations: dict[dg.AssetKey, dict[str | None, Computing]] = {}
+        self.computations: dict[dg.AssetKey, dict[str | None, OpenComputation]] = {}
         self.since = time.monotonic()
 
 
@@ -143,8 +143,8 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
     """The versions that the attempt read or made, and for a graph-backed asset those that its other steps did."""
     found: Versions = {}
     for notes in _notes(step).values():
-        for key, one in notes.items():
-            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *one.versions)))
+        for key, note in notes.items():
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *note.versions)))
     return found
 
 
@@ -155,13 +155,13 @@ def read_at(step: "StepExecutionContext", asset_key: dg.AssetKey) -> int | None:
     read does not count.
     """
     found = [one.log_version for notes in _notes(step).values() if (one := notes.get(asset_key)) is not None]
-    return next((one for one in found if one is not None), None)
+    return next((state for state in found if state is not None), None)
 
 
 def _read_by_running_step() -> Iterable[Upstream]:
     """What the step has read whose function is running here; nothing outside of one."""
     step = running_step()
-    return () if step is None else [one for some in noted(step).values() for one in some]
+    return () if step is None else [note for some in noted(step).values() for note in some]
 
 
 PROCESS.of(ReadsHeeded).append(_read_by_running_step)
@@ -282,11 +282,11 @@ def _to_json(asset_key: dg.AssetKey, note: _Note) -> dict[str, Any]:
         "asset_key": list(asset_key.path),
         "versions": [
             {
-                "parent": one.parent.to_json(),
-                "sources": [source.to_json() for source in one.sources],
-                "drafts": list(one.drafts),
+                "parent": version.parent.to_json(),
+                "sources": [source.to_json() for source in version.sources],
+                "drafts": list(version.drafts),
             }
-            for one in note.versions
+            for version in note.versions
         ],
         "log_version": note.log_version,
     }
@@ -295,10 +295,10 @@ def _to_json(asset_key: dg.AssetKey, note: _Note) -> dict[str, Any]:
 def _from_json(raw: Any) -> tuple[dg.AssetKey, _Note]:
     versions = tuple(
         Upstream(
-            Parent.from_json(one["parent"]),
-            tuple(SourceVersion.from_json(source) for source in one["sources"]),
-            tuple(one.get("drafts", ())),
+            Parent.from_json(version["parent"]),
+            tuple(SourceVersion.from_json(source) for source in version["sources"]),
+            tuple(version.get("drafts", ())),
         )
-        for one in raw["versions"]
+        for version in raw["versions"]
     )
     return dg.AssetKey(raw["asset_key"]), _Note(versions, raw.get("log_version"))

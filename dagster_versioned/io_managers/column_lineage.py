@@ -32,7 +32,7 @@ def column_lineage(frame: Any) -> dg.TableColumnLineage | None:
         return None
     return dg.TableColumnLineage(
         {
-            name: [dg.TableColumnDep(dg.AssetKey.from_user_string(one.source), one.column) for one in origins]
+            name: [dg.TableColumnDep(dg.AssetKey.from_user_string(origin.source), origin.column) for origin in origins]
             for name, origins in found.items()
         }
     )

@@ -19,7 +19,7 @@ from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.kept import KeptVersion
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -45,27 +45,27 @@ def computed_before(
     ranged = context.has_partition_key or context.has_partition_key_range
     partitions: list[str | None] = [*sorted(map(str, context.partition_keys))] if ranged else [None]
     attempt = PROCESS.of(Attempt, step)
-    is_own = any(one.asset_key == asset_key for one in inputs.values())
+    is_own = any(input_.asset_key == asset_key for input_ in inputs.values())
     if is_own and len(partitions) > 1:
         return {}  # one partition is computed from another that is being computed, whose version nobody knows yet
     attempt.computations.pop(asset_key, None)  # of an earlier look
     table = attempt.tables[asset_key] = project.project().table(asset_key.path)
     settle_environment(step, table.project, asset_key)
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
-    is_parked = any(one.drafts for some in noted(step).values() for one in some)
+    is_parked = any(note.drafts for some in noted(step).values() for note in some)
     if (options.publish or publish) == "after_checks" or is_parked:
         return {}
     keys = _keys(context, asset_key, partitions, inputs)
     made = table.computed(keys)
     attempt.computations[asset_key] = {
-        partition: Computing(key, 0, made.get(partition)) for partition, key in keys.items()
+        partition: OpenComputation(key, 0, made.get(partition)) for partition, key in keys.items()
     }
     tag = step.dagster_run.tags.get(RECOMPUTE_TAG, "")
-    asked = {one.strip() for one in tag.split(",")}
+    asked = {name.strip() for name in tag.split(",")}
     kept: dict[str | None, KeptVersion] = {}
     if not asked & {"true", asset_key.to_user_string()}:
         found = {partition: table.kept(version) for partition, version in made.items()}
-        kept = {partition: one for partition, one in found.items() if one is not None}
+        kept = {partition: version for partition, version in found.items() if version is not None}
     attempt.since = time.monotonic()
     return kept
 
@@ -78,7 +78,7 @@ def opened_before(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -
 @contextmanager
 def computing(
     step: "StepExecutionContext | None", asset_key: dg.AssetKey
-) -> Generator[Mapping[str | None, Computing] | None]:
+) -> Generator[Mapping[str | None, OpenComputation] | None]:
     """What the frames of an output come from, while they are written; the next output's begins after that."""
     attempt = None if step is None else PROCESS.of(Attempt, step)
     if attempt is None or asset_key not in attempt.computations:
@@ -86,8 +86,8 @@ def computing(
         return
     try:
         yield {
-            partition: Computing(one.key, attempt.since, one.made_before)
-            for partition, one in attempt.computations[asset_key].items()
+            partition: OpenComputation(computation.key, attempt.since, computation.made_before)
+            for partition, computation in attempt.computations[asset_key].items()
         }
     finally:
         attempt.since = time.monotonic()
@@ -110,8 +110,10 @@ def _keys(
                 config=context.op_execution_context.op_config,
                 message=step.dagster_run.tags.get(MESSAGE_TAG),
                 inputs={
-                    name: ComputationInput(one.asset_key.path, parents[partition][name], one.read_as, one.asked)
-                    for name, one in inputs.items()
+                    name: ComputationInput(
+                        input_.asset_key.path, parents[partition][name], input_.read_as, input_.asked
+                    )
+                    for name, input_ in inputs.items()
                 },
             )
             for partition in partitions

@@ -48,7 +48,7 @@ PIN_TAG = "dagster_versioned/pin/"
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _InputType:
     """What an input is to be: its annotation, or without one the project's default type; perhaps a dict of it by
     partition, perhaps ``None`` where there is nothing yet."""
 
@@ -65,7 +65,7 @@ class _Wish:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ResolvedInput:
     """What an input sees: versions, or their columns alone (``of_nothing``). Loading it asks for their files."""
 
     chosen: ChosenVersions
@@ -89,8 +89,8 @@ class _Rows:
 
     context: dg.InputContext
     table: VersionedTable
-    wish: _Wish
-    seen: _Seen | None
+    wish: _InputType
+    seen: _ResolvedInput | None
 
     @cached_property
     def upstreams(self) -> Sequence[Upstream]:
@@ -186,7 +186,7 @@ def is_lazy(context: dg.InputContext) -> bool:
 def _lazy(
     context: dg.InputContext,
     versions: Sequence[Upstream],
-    wish: "_Wish",
+    wish: "_InputType",
     load: Callable[[frozenset[str] | None], Any],
 ) -> LazyInput:
     read_as = type_text(_annotation(context) if wish.is_annotated else wish.frame_type)
@@ -195,15 +195,15 @@ def _lazy(
 
 def _only(table: VersionedTable, files: VersionFiles, partitions: frozenset[str] | None) -> VersionFiles:
     """Of files, those of some partitions (``None``: all), as if these alone had been asked for."""
-    if partitions is None or all(one.partition is None for one in files.versions):
+    if partitions is None or all(version.partition is None for version in files.versions):
         return files
-    known = sorted(str(one.partition) for one in files.versions if one.partition in partitions)
+    known = sorted(str(version.partition) for version in files.versions if version.partition in partitions)
     if not known:
         return files.of_no_partition()
     return table.files_of(files.only(known), columns=files.scan.columns)
 
 
-def _value(context: dg.InputContext, table: VersionedTable, wish: "_Wish", files: VersionFiles | None) -> Any:
+def _value(context: dg.InputContext, table: VersionedTable, wish: "_InputType", files: VersionFiles | None) -> Any:
     is_empty = files is None or (not files.versions and not files.whole)
     if wish.frame_type is UpstreamFiles and files is not None:
         return UpstreamFiles(table, files)
@@ -220,8 +220,8 @@ def _value(context: dg.InputContext, table: VersionedTable, wish: "_Wish", files
     if not wish.by_partition:
         return as_source(table.read_files(files, wish.frame_type), context.asset_key)
     return {
-        partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
-        for partition, one in files.by_partition()
+        partition: as_source(table.read_files(scan, wish.frame_type), context.asset_key)
+        for partition, scan in files.by_partition()
     }
 
 
@@ -274,7 +274,7 @@ def _seen(
     version: str | int | None,
     *,
     as_last_seen: bool,
-) -> _Seen | None:
+) -> _ResolvedInput | None:
     """The version and the partitions that the input is to see; ``None`` if it may do without a table."""
     # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
     wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
@@ -287,9 +287,9 @@ def _seen(
         raise TableNotFound(_never_materialized(context, table, [])) from None
     if table.last_state.is_history:
         # Events are of no partition, and need all columns to be known.
-        return _Seen(chosen, None, of_nothing=wanted == [])
+        return _ResolvedInput(chosen, None, of_nothing=wanted == [])
     if wanted is None:
-        return _Seen(chosen, columns)
+        return _ResolvedInput(chosen, columns)
     return _seen_partitions(context, table, step, chosen, wanted)
 
 
@@ -299,21 +299,21 @@ def _seen_partitions(
     step: "StepExecutionContext | None",
     chosen: ChosenVersions,
     wanted: Sequence[str],
-) -> _Seen:
+) -> _ResolvedInput:
     """Those of the versions of a table that are of partitions. Raises `VersionNotFound` for what may not lack."""
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     if not chosen.versions and table.last_state.history.until(chosen.log_version).unadopted is not None:
         table.upstream_of(chosen)  # raises: what nobody adopted is not missing
-    known = {one.partition for one in chosen.versions}
+    known = {version.partition for version in chosen.versions}
     present = [key for key in wanted if key in known]
     missing = [key for key in wanted if key not in known]
     if missing and not may_lack(context, step, missing):
         raise VersionNotFound(_never_materialized(context, table, missing))
     if not present:
-        return _Seen(chosen, columns, of_nothing=True)
+        return _ResolvedInput(chosen, columns, of_nothing=True)
     if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
         chosen = chosen.only(present)
-    return _Seen(chosen, columns)
+    return _ResolvedInput(chosen, columns)
 
 
 def _partitioning(context: dg.InputContext) -> Partitioning | None:
@@ -334,13 +334,13 @@ def _pin(
     return tagged or pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
 
 
-def _wish(context: dg.InputContext, project: ProjectResource) -> _Wish:
+def _wish(context: dg.InputContext, project: ProjectResource) -> _InputType:
     annotation, is_optional = without_none(_annotation(context))
     by_partition = get_origin(annotation) in (dict, Mapping)
     if by_partition:
         annotation, _ = without_none(get_args(annotation)[1])  # what is missing is not in the dict
     frame_type = project.frame_type() if annotation is Any else annotation
-    return _Wish(frame_type, by_partition, is_optional, annotation is not Any)
+    return _InputType(frame_type, by_partition, is_optional, annotation is not Any)
 
 
 def _annotation(context: dg.InputContext) -> Any:

@@ -166,7 +166,7 @@ def _reused_text(results: Sequence[WriteResult]) -> str:
     shown = [_reused(result) for result in results if result.reused]
     text = ""
     if shown:
-        seconds = sum(float(one[f"{OURS}/saved_seconds"]) for one in shown)
+        seconds = sum(float(metadata[f"{OURS}/saved_seconds"]) for metadata in shown)
         which = "It" if len(results) == 1 else f"{len(shown)} of {len(results)}"
         text = f" {which} had been computed before: the function was not called for it, which saved {seconds:.1f} s."
     if any(result.contradicted for result in results):

@@ -21,7 +21,7 @@ def without_none(annotation: Any) -> tuple[Any, bool]:
     args = get_args(annotation)
     if NoneType not in args or len(args) != 2:
         return annotation, False
-    return next(one for one in args if one is not NoneType), True
+    return next(arg for arg in args if arg is not NoneType), True
 
 
 def may_lack(context: dg.InputContext, step: "StepExecutionContext | None", partitions: list[str]) -> bool:

@@ -169,9 +169,9 @@ def _facets(output: ReportedOutput, read: Mapping[Dataset, Sequence[Parent]]) ->
         columns = {
             column: Fields(
                 [
-                    InputField(*datasets[name], one.column_name)
-                    for one in deps
-                    if (name := str(table_name_of(one.asset_key.path))) in datasets
+                    InputField(*datasets[name], dep.column_name)
+                    for dep in deps
+                    if (name := str(table_name_of(dep.asset_key.path))) in datasets
                 ]
             )
             for column, deps in output.lineage.deps_by_column.items()
@@ -195,7 +195,7 @@ def _own(version: Version, change: str) -> dict[str, Any]:
         "data_sha": version.data_sha,
         "log_version": version.log_version,
         "parents": [
-            {"source": one.source, "table": one.table, "partition": one.partition, "version": one.version}
-            for one in parents
+            {"source": parent.source, "table": parent.table, "partition": parent.partition, "version": parent.version}
+            for parent in parents
         ],
     }

@@ -38,9 +38,9 @@ from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.output_partitions import frames_by_partition
 from dagster_versioned.io_managers.parents import parents_of
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.odf.queries.transform import Derivation, Derived
+from dagster_versioned.odf.queries.transform import Derivation, DerivationReport
 from dagster_versioned.process_state import PROCESS
-from dagster_versioned.publication.park import Parked, park
+from dagster_versioned.publication.park import ParkedWrite, park
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.lineage import upstream_of_version
@@ -139,21 +139,21 @@ def _report(
     results: Sequence[WriteResult],
     lineage: dg.TableColumnLineage | None,
     preview_rows: int,
-    derivation: tuple[Derivation, Derived] | None = None,
+    derivation: tuple[Derivation, DerivationReport] | None = None,
     draft: ParkedDraft | None = None,
 ) -> None:
     """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
     asset_key = context.asset_key
     if step is not None:
         versions = [result.version for result in results]
-        shas = {one.partition: one.entry.metadata_sha for one in versions}
+        shas = {version.partition: version.entry.metadata_sha for version in versions}
         by_key = {key: sha for key, sha in shas.items() if key is not None}
         set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
         if draft is None:
             PROCESS.of(LeftTables, table.project).put(step.run_id, table)
         if len(context.step_context.op_def.output_defs) > 1:
             drafts = () if draft is None else (draft.id,)
-            made = [upstream_of_version(table.project, table.name, one, drafts) for one in versions]
+            made = [upstream_of_version(table.project, table.name, version, drafts) for version in versions]
             note(step, asset_key, made)
     _log(context, table, results, draft)
     omissions = Omissions()
@@ -168,7 +168,7 @@ def _show_table(
     table: VersionedTable,
     results: Sequence[WriteResult],
     lineage: dg.TableColumnLineage | None,
-    derivation: tuple[Derivation, Derived] | None,
+    derivation: tuple[Derivation, DerivationReport] | None,
     omissions: Omissions,
 ) -> None:
     """Show what holds for the asset, whichever partitions were written."""
@@ -214,7 +214,7 @@ def _log(
     """Write what was written to the log of the run."""
     if draft is not None:
         context.log.info(parked_text(draft))
-    elif not all(one.reused and one.change == "none" for one in results):
+    elif not all(result.reused and result.change == "none" for result in results):
         # Where nothing was to be done, Dagster's own events are enough, and one more takes as long as each of them.
         context.log.info(outcome_text(table.name, results))
     if (text := replay_text(table.name, results)) is not None:
@@ -256,7 +256,7 @@ def _write(
     options: TableOptions,
     partitioning: Partitioning | None,
     publish: Publish,
-) -> Parked:
+) -> ParkedWrite:
     """Make the frames current, or park them, with all that the step knows of how they came about.
 
     What was built from a parked version is parked as well: nobody else knows of its parent.
@@ -271,12 +271,12 @@ def _write(
         "options": options,
         "partitioning": partitioning,
     }
-    is_upon_drafts = any(one.drafts for some in parents.values() for one in some)
+    is_upon_drafts = any(parent.drafts for some in parents.values() for parent in some)
     if not is_upon_drafts and (options.publish or publish) == "at_once":
         with computing(step, asset_key) as computations:
             # A step that calls no function is done when it has found what to keep: what others commit comes after it.
             results = table.write_partitions(frames, run=run, computations=computations, as_found=True, **described)
-        return Parked(table, results, None)
+        return ParkedWrite(table, results, None)
     if step is None or run is None:
         raise InvalidInput(
             f'{table.name} is published after checks (publish="after_checks"), and this is no step of a run, so '
@@ -340,7 +340,7 @@ def _append_events(
     return events.write(frame, event_time=event_time, watermark=watermark, **described)
 
 
-def run_metadata(derivation: Derivation, derived: Derived) -> dict[str, Any]:
+def run_metadata(derivation: Derivation, derived: DerivationReport) -> dict[str, Any]:
     """The intervals of the inputs, as they are recorded, by what the query calls them.
 
     ``run`` is ``map`` (over new events alone), ``whole`` (computed and compared), or ``none`` where nothing was new.

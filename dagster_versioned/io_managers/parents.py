@@ -102,10 +102,10 @@ def parents_by_input(
     """The parents that each input gives each partition which an output writes, as `parents_of` all of them."""
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
     found: dict[str | None, dict[str, list[Parent]]] = {partition: {} for partition in partitions}
-    for name, one in inputs.items():
-        by_partition = _by_partition(one.versions)
+    for name, input_ in inputs.items():
+        by_partition = _by_partition(input_.versions)
         for partition, parents in found.items():
-            wanted = upstream_partitions(graph, asset_key, partition, one.asset_key, step.instance)
+            wanted = upstream_partitions(graph, asset_key, partition, input_.asset_key, step.instance)
             parents[name] = [upstream.parent for upstream in _of(by_partition, wanted)]
     return found
 

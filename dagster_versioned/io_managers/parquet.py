@@ -96,9 +96,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         package and the asset is annotated with what it returns. Else the output is refused.
         """
         kinds = [
-            getattr(one, "configurable_resource_cls", None)
-            for one in context.all_resource_defs.values()
-            if isinstance(one, dg.IOManagerDefinition)
+            getattr(def_, "configurable_resource_cls", None)
+            for def_ in context.all_resource_defs.values()
+            if isinstance(def_, dg.IOManagerDefinition)
         ]
         if context.run is None or not all(
             isinstance(kind, type) and issubclass(kind, VersionedParquetIOManager) for kind in kinds

@@ -83,7 +83,7 @@ class EventLog:
     def newest(self, checks: Iterable[dg.AssetCheckKey]) -> Mapping[dg.AssetCheckKey, tuple[int, object]]:
         """Of each check that was executed, the id of the newest execution and how it stands."""
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
-        return {check: (one.id, one.status) for check, one in found.items()}
+        return {check: (evaluation.id, evaluation.status) for check, evaluation in found.items()}
 
 
 _Executed = Mapping[dg.AssetCheckKey, tuple[int, object] | None]
@@ -265,9 +265,9 @@ def _report_evaluations(
     partition is said again of that run.
     """
     known = {
-        one.evaluation.target_materialization_data
-        for one in log.executions(check, draft.run.run_id)
-        if isinstance(one.evaluation, dg.AssetCheckEvaluation)
+        execution.evaluation.target_materialization_data
+        for execution in log.executions(check, draft.run.run_id)
+        if isinstance(execution.evaluation, dg.AssetCheckEvaluation)
     }
     for found in _evaluated(log, graph, draft, check):
         for step, evaluation in found.evaluations:
@@ -303,7 +303,7 @@ def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelecti
             problems.append(str(error))
             continue
         for made in report.published:
-            context.log.info(f"Published {made.draft}: {', '.join(one.version.short for one in made.results)}.")
+            context.log.info(f"Published {made.draft}: {', '.join(result.version.short for result in made.results)}.")
         for draft in report.superseded:
             context.log.info(f"{draft} is superseded: {draft.why}")
         published, superseded = published + len(report.published), superseded + len(report.superseded)
@@ -348,22 +348,22 @@ def _of_check(
 ) -> Hindrance | None:
     """What the newest evaluations of a check found that together are of all partitions of a draft."""
     name, left = f"the check {check.name}", set(draft.partitions)
-    for one in _evaluated(log, graph, draft, check):
-        other = one.run
-        failed = [each for _, each in one.evaluations if not each.passed]
+    for evaluation in _evaluated(log, graph, draft, check):
+        other = evaluation.run
+        failed = [each for _, each in evaluation.evaluations if not each.passed]
         if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
             return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
-        if not one.evaluations and other.is_finished:
+        if not evaluation.evaluations and other.is_finished:
             return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
-        if not one.evaluations:
+        if not evaluation.evaluations:
             return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
-        if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, one, project):
+        if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, evaluation, project):
             return Hindrance(
                 f"other rows of {draft.table} moved since {name} looked at all of it; run it again, with the run tag "
                 f"{PARKED_TAG}={draft.run.run_id}",
                 failed=False,
             )
-        left -= one.partitions
+        left -= evaluation.partitions
     if not left:
         return None
     is_over = run.is_finished
@@ -373,7 +373,7 @@ def _of_check(
 
 
 @dataclass(frozen=True)
-class _Evaluated:
+class _CheckEvaluations:
     """What a run that executes a check found of some partitions of a draft, each with the key of the step that did;
     nothing where it has not ended that.
 
@@ -386,7 +386,9 @@ class _Evaluated:
     log_version: int | None
 
 
-def _evaluated(log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.AssetCheckKey) -> Iterator[_Evaluated]:
+def _evaluated(
+    log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.AssetCheckKey
+) -> Iterator[_CheckEvaluations]:
     """Runs that execute a check of a draft, the newest first, until together they are of all of its partitions.
 
     What a check has read says which draft it is of. Of one that reads nothing by an IO manager, the run does: that the
@@ -406,12 +408,12 @@ def _evaluated(log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.A
                 step = str(record.event.step_key if record.event is not None else "")
                 evaluations.setdefault(partition_of(record.evaluation), (step, record.evaluation))
         looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations.values()])
-        found = frozenset(key for one in looks for key in one.drafts.get(draft.sha256, ()))
+        found = frozenset(key for look in looks for key in look.drafts.get(draft.sha256, ()))
         of = (found if looks else _partitions_of(log, graph, other, draft)) & left
         if of:
             left -= of
-            at = min((one.log_version for one in looks), default=None)
-            yield _Evaluated(other, of, list(evaluations.values()), at)
+            at = min((look.log_version for look in looks), default=None)
+            yield _CheckEvaluations(other, of, list(evaluations.values()), at)
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
@@ -435,7 +437,7 @@ def _partitions_of(log: EventLog, graph: AssetGraph, run: dg.DagsterRun, draft: 
     return frozenset(draft.partitions) & keys
 
 
-def _has_moved(log: EventLog, draft: ParkedDraft, one: _Evaluated, project: Project) -> bool:
+def _has_moved(log: EventLog, draft: ParkedDraft, one: _CheckEvaluations, project: Project) -> bool:
     """Whether other rows of the table were committed since a check that looks at all of it did.
 
     By the log where it is known what the check has read, else by the clocks of who runs checks and of who commits.
@@ -463,7 +465,7 @@ def _reported(
     wanted = dg.AssetRecordsFilter(_asset_of(draft), asset_partitions=partitions)
     for record in instance.fetch_materializations(wanted, limit=1).records:
         made = record.asset_materialization
-        said: Mapping[str, Any] = {} if made is None else {key: one.value for key, one in made.metadata.items()}
+        said: Mapping[str, Any] = {} if made is None else {key: entry.value for key, entry in made.metadata.items()}
         own = "published", draft.id, version.metadata_sha
         if (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == own:
             return AssetCheckEvaluationTargetMaterializationData(

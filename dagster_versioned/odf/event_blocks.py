@@ -50,7 +50,7 @@ from dagster_versioned.tables.state import TableState
 
 
 @dataclass(frozen=True)
-class Ground:
+class HistoryState:
     """What events are computed from: what the ``chain`` says (``None``: there is none yet), and what may follow it.
 
     ``system_time`` is that of the events, later than any before. ``schema`` are the columns so far.
@@ -113,7 +113,7 @@ def key_of(chain: ChainState) -> tuple[str, ...]:
     return ()
 
 
-def chain_entry(ground: Ground, events: Sequence[MetadataEvent]) -> ChainEntry | None:
+def chain_entry(ground: HistoryState, events: Sequence[MetadataEvent]) -> ChainEntry | None:
     """The events as blocks that follow the ground. Raises `ChainCorrupt` for what must not follow it."""
     blocks: dict[str, bytes] = {}
     chain = ground.chain
@@ -129,7 +129,7 @@ def chain_entry(ground: Ground, events: Sequence[MetadataEvent]) -> ChainEntry |
 
 
 def add_data(
-    ground: Ground, made: Slice | None, watermark: datetime | None, source_state: SourceState | None
+    ground: HistoryState, made: Slice | None, watermark: datetime | None, source_state: SourceState | None
 ) -> AddData | None:
     """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
     chain = ground.chain
@@ -150,7 +150,7 @@ def add_data(
     )
 
 
-def vocabulary(ground: Ground, columns: EventColumns) -> list[MetadataEvent]:
+def vocabulary(ground: HistoryState, columns: EventColumns) -> list[MetadataEvent]:
     """What says once, at the start of a chain, that its columns have other names than the usual ones."""
     usual = EventColumns()
     if ground.chain is not None or columns == usual:
@@ -159,7 +159,7 @@ def vocabulary(ground: Ground, columns: EventColumns) -> list[MetadataEvent]:
     return [SetVocab(*given)]
 
 
-def new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list[MetadataEvent]:
+def new_source(ground: HistoryState, source: AddPushSource | SetPollingSource) -> list[MetadataEvent]:
     """What makes this the chain's source, where it is not yet: pushed and polled sources are never active together."""
     chain = ground.chain
     if chain is None:
@@ -171,7 +171,7 @@ def new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list
     return [] if chain.polling_source == source else [*ended, source]
 
 
-def new_schema(ground: Ground, schema: EventSchema, kind: DatasetKind) -> list[MetadataEvent]:
+def new_schema(ground: HistoryState, schema: EventSchema, kind: DatasetKind) -> list[MetadataEvent]:
     """What says which columns the data have, where they have other ones than so far."""
     known = ground.chain.schema if ground.chain is not None else None
     if known is not None and ground.schema == schema:
@@ -196,7 +196,7 @@ def _never_null(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def new_watermark(
-    history: EventHistory, ground: Ground, made: Slice | None, dumped_at: datetime | None, given: datetime | None
+    history: EventHistory, ground: HistoryState, made: Slice | None, dumped_at: datetime | None, given: datetime | None
 ) -> datetime | None:
     """The watermark after a write: never earlier than before. ``dumped_at`` is when a dump was all that there was."""
     known = ground.watermark
@@ -210,7 +210,7 @@ def new_watermark(
     return max(reached, default=None)
 
 
-def given_watermark(ground: Ground, given: datetime) -> datetime:
+def given_watermark(ground: HistoryState, given: datetime) -> datetime:
     """A watermark that somebody sets. Raises `InvalidInput` for one that goes back."""
     known = ground.watermark
     if known is not None and given < known:

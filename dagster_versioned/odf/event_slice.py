@@ -17,7 +17,7 @@ from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Upsert, nothing
 from dagster_versioned.errors import CommitConflict
-from dagster_versioned.identity.version import Added, Run
+from dagster_versioned.identity.version import AddedRows, Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.configuration import APPEND_ONLY
@@ -124,7 +124,7 @@ class PendingSlice(PendingWrite):
             upsert = Upsert(frozenset(), nothing(given.schema), self._written, given.nrow, 0)
             self.contents = upsert.contents(before)
             counts = (file.inserted, file.updated, file.removed) if file is not None else (0, 0, 0)
-            self.added = Added("events", self._digest, *counts)
+            self.added = AddedRows("events", self._digest, *counts)
             self._kept, self._onto = base.parts, base
         return self._kept
 

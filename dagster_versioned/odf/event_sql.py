@@ -242,7 +242,7 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thoroug
     null = " OR ".join(f"g{i} IS NULL" for i in key)
     changed = (
         f"SELECT *, CASE WHEN t IS NOT NULL AND ({null}) THEN {REFUSED} WHEN o IS NULL THEN 0 WHEN t IS NULL THEN 1 "
-        f"ELSE 2 END AS kind FROM {MET} WHERE o IS NULL OR t IS NULL{''.join(f' OR {one}' for one in differs)}"
+        f"ELSE 2 END AS kind FROM {MET} WHERE o IS NULL OR t IS NULL{''.join(f' OR {differ}' for differ in differs)}"
     )
     old = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
     data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))

@@ -37,7 +37,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.dispatch import event_engine_for
 from dagster_versioned.odf.event_blocks import (
-    Ground,
+    HistoryState,
     add_data,
     chain_entry,
     columns_of,
@@ -224,23 +224,23 @@ class EventTable:
             **described,
         )
 
-    def ground(self) -> Ground:
+    def ground(self) -> HistoryState:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
         state = self.table.state if self.table.exists() else None
         chain = self._chain(state)
         now = datetime.now(UTC)
         now = now.replace(microsecond=now.microsecond // 1000 * 1000)
         if chain is None or state is None:
-            return Ground(None, state, now, None)
+            return HistoryState(None, state, now, None)
         # Later than any before, so that a time always means a state between two commits.
         now = max(now, _next_millisecond(chain.system_time.to_datetime()))
-        return Ground(chain, state, now, EventSchema.parse(state.snapshot.schema, columns_of(chain)))
+        return HistoryState(chain, state, now, EventSchema.parse(state.snapshot.schema, columns_of(chain)))
 
     def append(
         self,
         events: Any,
         schema: EventSchema,
-        ground: Ground,
+        ground: HistoryState,
         engine: EventEngine,
         *,
         kind: DatasetKind,
@@ -296,7 +296,7 @@ class EventTable:
             pass
         store.put(SIGNATURE_KEY, signature)
 
-    def check_columns(self, ground: Ground, columns: EventColumns) -> None:
+    def check_columns(self, ground: HistoryState, columns: EventColumns) -> None:
         """Raise `InvalidInput` where the chain has other names for the columns that events are given."""
         known = columns if ground.chain is None else columns_of(ground.chain)
         if known != columns:
@@ -403,7 +403,7 @@ class EventTable:
             f"No block {block} in the chain of {self.table.name}, which has {chain.sequence_number + 1}."
         )
 
-    def _events_so_far(self, ground: Ground, rows: Any, columns: Sequence[str]) -> Any | None:
+    def _events_so_far(self, ground: HistoryState, rows: Any, columns: Sequence[str]) -> Any | None:
         """These columns of the events so far, in a frame of the kind of the rows."""
         if ground.state is None or ground.schema is None or not columns or ground.next_offset == 0:
             return None
@@ -414,7 +414,7 @@ class EventTable:
         found = project(event_engine_for(frame_type), events)
         return to_frame(found, frame_type) if family_of(frame_type) is not None else found
 
-    def _seed(self, ground: Ground, kind: DatasetKind) -> list[MetadataEvent]:
+    def _seed(self, ground: HistoryState, kind: DatasetKind) -> list[MetadataEvent]:
         if ground.chain is None:
             return [Seed((self._key or SigningKey.generate()).dataset_id, kind)]
         known = ground.chain.seed.dataset_id
@@ -510,7 +510,7 @@ def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> Non
         )
 
 
-def _check_order(ground: Ground, at: datetime, history: EventHistory, *, brings_time: bool) -> None:
+def _check_order(ground: HistoryState, at: datetime, history: EventHistory, *, brings_time: bool) -> None:
     """Raise `InvalidInput` for a dump that is older than what is known."""
     if brings_time or ground.state is None:
         return
@@ -526,7 +526,7 @@ def _is_empty(rows: Any) -> bool:
     return not rows.num_rows if isinstance(rows, pa.Table) else rows.isEmpty()
 
 
-def _latest_event(ground: Ground, history: EventHistory) -> datetime | None:
+def _latest_event(ground: HistoryState, history: EventHistory) -> datetime | None:
     """The latest event time so far, as the files' statistics say."""
     assert ground.state is not None
     found: list[datetime] = []
@@ -545,7 +545,9 @@ def _only(files: VersionFiles, column: str, *, until: Any, after: Any = None) ->
         stats: Mapping[str, Mapping[str, Any]] = orjson.loads(add.stats or "{}")
         least, greatest = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
         if isinstance(until, datetime):
-            least, greatest = (datetime.fromisoformat(one) if one is not None else None for one in (least, greatest))
+            least, greatest = (
+                datetime.fromisoformat(bound) if bound is not None else None for bound in (least, greatest)
+            )
         if (least is not None and least > until) or (after is not None and greatest is not None and greatest <= after):
             outside.add(add.path)
     kept = tuple(file for file in files.scan.files if file.key not in outside)

@@ -40,7 +40,7 @@ def _heads(project: "Project", environment: Environment) -> dict[TableName, Tabl
 
 
 def _reached(project: str, heads: Mapping[TableName, TableHeads], changed: set[Cell]) -> set[Cell]:
-    names: dict[TableKey, TableName] = {key: name for name, one in heads.items() for key in one.former}
+    names: dict[TableKey, TableName] = {key: name for name, head in heads.items() for key in head.former}
     names |= {(project, str(name)): name for name in {*heads, *(table for table, _ in changed)}}
     below: dict[Cell, list[Cell]] = {}
     reached = set[Cell]()

@@ -130,7 +130,9 @@ class TableHeads:
         """
         chosen, state = table.choose(reference, partitioning=partitioning), table.state
         parents = [upstream.parent for upstream in table.upstream_of(chosen)]
-        cells = {one.partition: CellHead.of(partition_head(table.name, one, state)) for one in chosen.versions}
+        cells = {
+            version.partition: CellHead.of(partition_head(table.name, version, state)) for version in chosen.versions
+        }
         whole = cells.pop(None, None)
         if cells and parents[0].partition is None:
             newest = max(cells.values(), key=lambda cell: cell.log_version)

@@ -49,8 +49,8 @@ def _check(project: ProjectContext, name: TableName, drafted: CommitDraft) -> No
     by_hand = [entry for entry in drafted.info.get("versions", ()) if "run" not in entry["facts"]]
     if not by_hand:  # a step has read its parents, so it is known which of them are parked
         return
-    refuse_unpublished(name, [one for reads in PROCESS.of(ReadsHeeded) for one in reads() if one.drafts])
-    parents = {Parent.from_json(one) for entry in by_hand for one in entry["identity"].get("parents", ())}
+    refuse_unpublished(name, [read for reads in PROCESS.of(ReadsHeeded) for read in reads() if read.drafts])
+    parents = {Parent.from_json(parent) for entry in by_hand for parent in entry["identity"].get("parents", ())}
     own = [parent for parent in parents if parent.source == project.name and parent.environment is None]
     for table in {parent.table for parent in own}:
         if next(draft_keys(project.data, table), None) is None:

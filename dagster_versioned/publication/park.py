@@ -31,7 +31,7 @@ from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 
 @dataclass(frozen=True)
-class Parked:
+class ParkedWrite:
     """What a step wrote, as its run reads it, and the draft of it; ``None`` where it is all current already.
 
     ``seen`` is the table with the draft in it.
@@ -54,7 +54,7 @@ def park(
     message: str | None = None,
     options: TableOptions | None = None,
     partitioning: Partitioning | None = None,
-) -> Parked:
+) -> ParkedWrite:
     """`VersionedTable.write_partitions`, but for the commit: only the run, and those that go on with it, read the rows.
 
     Another attempt at the same computation takes the place of this one. Raises what `write_partitions` does, and
@@ -70,18 +70,19 @@ def park(
             "Nothing was written. Take publish away from it."
         )
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
-    unpublished = [one for description in descriptions.values() for one in description.unpublished]
+    unpublished = [entry for description in descriptions.values() for entry in description.unpublished]
     refuse_unpublished(
-        table.name, [one for one in unpublished if one.parent.source != table.project.name or one.parent.environment]
+        table.name,
+        [entry for entry in unpublished if entry.parent.source != table.project.name or entry.parent.environment],
     )
     began = table.operations.check_name_is_free()
     with staging_folder(table.store) as staging, ExitStack() as pinned:
-        parking = _Parking(table, staging, pinned, options, run, partitioning, began)
+        parking = _DraftBuilder(table, staging, pinned, options, run, partitioning, began)
         to_park = parking.replacing if options.mode == "replace" else parking.adding
         parked = to_park(frames, descriptions)
     if parked.draft is None:
         return parked
-    upon = tuple(dict.fromkeys(draft for one in unpublished for draft in one.drafts))
+    upon = tuple(dict.fromkeys(draft for entry in unpublished for draft in entry.drafts))
     draft = replace(parked.draft, backfill=backfill, upon=upon)
     table.project.check_unmarked()
     table.project.data.put(draft.key, draft.to_bytes())
@@ -91,7 +92,7 @@ def park(
 
 
 @dataclass(frozen=True)
-class _Parking:
+class _DraftBuilder:
     """One draft in the making: what is the same for all of its frames."""
 
     table: VersionedTable
@@ -102,7 +103,9 @@ class _Parking:
     partitioning: Partitioning | None
     began: int
 
-    def replacing(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
+    def replacing(
+        self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]
+    ) -> ParkedWrite:
         """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
         table, options = self.table, self.options
         began, constraints = time.monotonic(), table.constraints(options)
@@ -124,9 +127,11 @@ class _Parking:
                 parts: Sequence[Part] | None = [] if plan.entry.identity.data_sha == data_sha([], "ignored") else None
                 parts = plan.pending.parts() if plan.fresh else parts
                 versions.append(ParkedVersion(plan.entry, plan.entry.facts.previous, _named(parts)))
-        return Parked(seen, results, self.draft(versions) if versions else None)
+        return ParkedWrite(seen, results, self.draft(versions) if versions else None)
 
-    def adding(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
+    def adding(
+        self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]
+    ) -> ParkedWrite:
         """The rows as they are given: what comes of them depends on the head that they are added to, later.
 
         Their parts are numbered as if that were the head of now, so that they need not be written again if it is.
@@ -137,8 +142,8 @@ class _Parking:
         if (why := viewed.superseded.get(draft.id)) is not None:  # a collection took its parts meanwhile
             raise why
         results = viewed.results[draft.id]
-        is_news = any(one.change != "none" and not one.replayed for one in results)
-        return Parked(viewed.table, results, draft if is_news else None)
+        is_news = any(result.change != "none" and not result.replayed for result in results)
+        return ParkedWrite(viewed.table, results, draft if is_news else None)
 
     def draft(self, versions: Sequence[ParkedVersion]) -> ParkedDraft:
         """The document that says what was parked."""

@@ -67,7 +67,7 @@ def publish_run(project: ProjectContext, run_id: str, by: str | None) -> Publica
             "the project. Nothing was published. To publish what its checks have passed for: publish_checked()."
         )
     drafts, _ = read_drafts(project.data)
-    own = [one for one in drafts if one.is_living and run_id in (one.run.run_id, one.first_run_id)]
+    own = [draft for draft in drafts if draft.is_living and run_id in (draft.run.run_id, draft.first_run_id)]
     return publish_drafts(project, own, lambda _: None, by)
 
 
@@ -135,7 +135,7 @@ def _publish(
         results = write.results(state or operations.refresh())
     publication = Publication(draft, table, results)
     report(publication)
-    names = {one.version.partition: str(one.version.metadata_sha) for one in results}
+    names = {result.version.partition: str(result.version.metadata_sha) for result in results}
     settle(project.data, draft, standing="published", why=None, closed_at=_now(), by=by, published=names)
     return publication
 
@@ -150,10 +150,12 @@ def _built_from(project: ProjectContext, draft: ParkedDraft) -> Hindrance | None
                 f"It was built from the draft {name[:8]}, which was given up before it was published. The table is "
                 "as it was; the draft will not be published. Run its step again."
             )
-    for one in above.values():
-        if one.is_living:
-            because = f" ({one.why})" if one.standing == "failed" else ""
-            return Hindrance(f"it was built from the draft {one.id[:8]} of {one}, which is not published{because}")
+    for upstream in above.values():
+        if upstream.is_living:
+            because = f" ({upstream.why})" if upstream.standing == "failed" else ""
+            return Hindrance(
+                f"it was built from the draft {upstream.id[:8]} of {upstream}, which is not published{because}"
+            )
     for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
         if parent.source == project.name and not is_committed(project, parent):
             raise Superseded(

@@ -12,7 +12,7 @@ from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, Upsert, nothing
+from dagster_versioned.engines.upsert import RowMatch, Upsert, nothing
 from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import data_sha
@@ -101,7 +101,7 @@ class ParkedAddition(Addition):
         frame_type = pa.Table if self._mode == "merge" else pa.RecordBatchReader
         return rows_of(self._store, self._parked.parts, self._parked.contents, frame_type)
 
-    def _upsert(self, scan: Scan, base: HeadParts, matching: Matching | None) -> Upsert:
+    def _upsert(self, scan: Scan, base: HeadParts, matching: RowMatch | None) -> Upsert:
         given, first = self._parked, next_ordinal(base.parts)
         self._fits = matching is None and given.contents.schema == scan.schema
         there = {add.key for add in base.parts}

@@ -130,7 +130,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         """What two resources have in common that reach the same tables with the same rights; names no key."""
         fields = self.model_dump(exclude={"default_engine", "author"})
         kinds = [
-            f"{type(one).__module__}.{type(one).__qualname__}" for one in (self, self.governance, self.credentials)
+            f"{type(part).__module__}.{type(part).__qualname__}" for part in (self, self.governance, self.credentials)
         ]
         return hashlib.sha256(repr((kinds, fields)).encode()).hexdigest()
 

@@ -40,7 +40,7 @@ MADE_AGAIN = 200
 DESCRIPTION = 100
 
 
-class Reading(NamedTuple):
+class VersionRead(NamedTuple):
     """A version that a run would read: the current one of an asset, or of a partition of it, since which commit."""
 
     asset: dg.AssetKey
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
         return f"{cell_text(self.asset.to_user_string(), self.partition)} {self.metadata_sha[:SHORT]}"
 
 
-class _Made(NamedTuple):
+class _Materialization(NamedTuple):
     """A materialization: where it is in the event log, the version and the commit that it names, and by which run."""
 
     storage_id: int
@@ -67,7 +67,7 @@ Signature = tuple[int, AssetCheckExecutionRecordStatus, float] | None
 
 
 @dataclass
-class _Known:
+class _CheckMemory:
     """What is remembered of one check: why each version is not handed on, ``None`` where it is.
 
     It holds as long as the newest execution is the same one; but for those that are ``open``, an older one is still to
@@ -75,20 +75,20 @@ class _Known:
     """
 
     signature: Signature = None
-    verdicts: Mapping[Reading, str | None] = field(default_factory=dict[Reading, str | None])
-    open: Collection[Reading] = ()
+    verdicts: Mapping[VersionRead, str | None] = field(default_factory=dict[VersionRead, str | None])
+    open: Collection[VersionRead] = ()
 
 
 class BlockingChecks:
     """What the blocking checks of upstream versions found; what is remembered between looks is a cache."""
 
     def __init__(self) -> None:
-        self._known: dict[dg.AssetCheckKey, _Known] = {}
+        self._known: dict[dg.AssetCheckKey, _CheckMemory] = {}
 
     def look(
         self,
         instance: dg.DagsterInstance,
-        readings: Mapping[Reading, Sequence[dg.AssetCheckKey]],
+        readings: Mapping[VersionRead, Sequence[dg.AssetCheckKey]],
         running: Collection[str],
     ) -> None:
         """Ask what the checks of these versions found; ``running`` are the runs in progress.
@@ -96,34 +96,34 @@ class BlockingChecks:
         Few queries: one for the newest execution of every check, and more only for versions of which nothing is
         remembered, or whose check was executed since.
         """
-        wanted: dict[dg.AssetCheckKey, list[Reading]] = {}
+        wanted: dict[dg.AssetCheckKey, list[VersionRead]] = {}
         for reading, checks in readings.items():
             for check in checks:
                 wanted.setdefault(check, []).append(reading)
         newest = _newest(instance, list(wanted))
-        asked: dict[dg.AssetCheckKey, list[Reading]] = {}
+        asked: dict[dg.AssetCheckKey, list[VersionRead]] = {}
         for check, of_check in wanted.items():
-            known, signature = self._known.get(check, _Known()), _signature(newest.get(check))
-            settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[Reading]()
-            kept = {one: known.verdicts[one] for one in of_check if one in settled}
-            self._known[check] = _Known(signature, kept)
-            if missing := [one for one in of_check if one not in kept]:
+            known, signature = self._known.get(check, _CheckMemory()), _signature(newest.get(check))
+            settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[VersionRead]()
+            kept = {reading: known.verdicts[reading] for reading in of_check if reading in settled}
+            self._known[check] = _CheckMemory(signature, kept)
+            if missing := [reading for reading in of_check if reading not in kept]:
                 asked[check] = missing
         for check in self._known.keys() - wanted.keys():
             del self._known[check]
         executed = {check: of_check for check, of_check in asked.items() if check in newest}
-        log = _Log(instance, running, {one for of_check in executed.values() for one in of_check})
+        log = _Log(instance, running, {reading for of_check in executed.values() for reading in of_check})
         for check, of_check in asked.items():
             known = self._known[check]
-            found: Mapping[Reading, dg.AssetCheckEvaluation] = {}
+            found: Mapping[VersionRead, dg.AssetCheckEvaluation] = {}
             if check in newest:
                 found, known.open = log.evaluations(check, of_check, newest[check])
             # What was published after its checks was judged as a draft, perhaps under another name.
-            passed = {one: None for one in of_check if one not in found and log.was_published(one)}
-            verdicts = {one: _hindrance(check, one, found.get(one)) for one in of_check}
+            passed = {reading: None for reading in of_check if reading not in found and log.was_published(reading)}
+            verdicts = {reading: _hindrance(check, reading, found.get(reading)) for reading in of_check}
             known.verdicts = {**known.verdicts, **verdicts, **passed}
 
-    def hindrance(self, reading: Reading, checks: Iterable[dg.AssetCheckKey]) -> str | None:
+    def hindrance(self, reading: VersionRead, checks: Iterable[dg.AssetCheckKey]) -> str | None:
         """Why a version is not handed on; ``None`` if it is."""
         found = (self._known[check].verdicts[reading] for check in checks)
         return next((why for why in found if why is not None), None)
@@ -132,7 +132,9 @@ class BlockingChecks:
 class _Log:
     """Dagster's event log during one look, as far as it is read."""
 
-    def __init__(self, instance: dg.DagsterInstance, running: Collection[str], readings: Collection[Reading]) -> None:
+    def __init__(
+        self, instance: dg.DagsterInstance, running: Collection[str], readings: Collection[VersionRead]
+    ) -> None:
         self._instance = instance
         self._storage = instance.event_log_storage
         self._running = running
@@ -141,16 +143,17 @@ class _Log:
         self._looks = Looks(instance)
         self._lookups = LOOKUPS
         last = self._last_made(readings)
-        self._last = {one: made for one, made in last.items() if _is_since(made, one)}
+        self._last = {check: made for check, made in last.items() if _is_since(made, check)}
         self._made = {
-            one: [last[one]] if one in last and last[one].metadata_sha == one.metadata_sha else [] for one in readings
+            reading: [last[reading]] if reading in last and last[reading].metadata_sha == reading.metadata_sha else []
+            for reading in readings
         }
 
     def evaluations(
-        self, check: dg.AssetCheckKey, readings: Sequence[Reading], newest: AssetCheckExecutionRecord
-    ) -> tuple[Mapping[Reading, dg.AssetCheckEvaluation], Collection[Reading]]:
+        self, check: dg.AssetCheckKey, readings: Sequence[VersionRead], newest: AssetCheckExecutionRecord
+    ) -> tuple[Mapping[VersionRead, dg.AssetCheckEvaluation], Collection[VersionRead]]:
         """The newest evaluation of each version that has one, and the versions of which that is not the last word."""
-        found: dict[Reading, dg.AssetCheckEvaluation] = {}
+        found: dict[VersionRead, dg.AssetCheckEvaluation] = {}
         executions = [newest]
         unsettled = self._match(executions, readings, found)
         pages, is_whole = 1 + len(readings) // PAGE, False
@@ -173,22 +176,26 @@ class _Log:
                     found[reading] = evaluation
         return found, unsettled
 
-    def was_published(self, reading: Reading) -> bool:
+    def was_published(self, reading: VersionRead) -> bool:
         """Whether a version became current by the sensor that waits for its checks."""
         return reading in self._last and self._last[reading].is_published
 
     def _match(
         self,
         executions: Sequence[AssetCheckExecutionRecord],
-        readings: Sequence[Reading],
-        found: dict[Reading, dg.AssetCheckEvaluation],
-    ) -> set[Reading]:
+        readings: Sequence[VersionRead],
+        found: dict[VersionRead, dg.AssetCheckEvaluation],
+    ) -> set[VersionRead]:
         """Find the first execution that is about each version; those of which one that may be is still to end."""
         missing = [reading for reading in readings if reading not in found]
         by_run, by_id, by_partition = self._index(missing)
-        since = min((_moment(one) for one in missing), default=0.0) - CLOCKS.total_seconds()
-        self._read_runs(one.run_id for one in executions if one.run_id not in by_run and _is_after(one, since))
-        unsettled: set[Reading] = set()
+        since = min((_moment(reading) for reading in missing), default=0.0) - CLOCKS.total_seconds()
+        self._read_runs(
+            execution.run_id
+            for execution in executions
+            if execution.run_id not in by_run and _is_after(execution, since)
+        )
+        unsettled: set[VersionRead] = set()
         for execution in executions:
             evaluation = execution.evaluation
             if not isinstance(evaluation, dg.AssetCheckEvaluation):
@@ -207,12 +214,12 @@ class _Log:
         return unsettled
 
     def _index(
-        self, readings: Sequence[Reading]
-    ) -> tuple[dict[str, list[Reading]], dict[int, list[Reading]], dict[str | None, list[Reading]]]:
+        self, readings: Sequence[VersionRead]
+    ) -> tuple[dict[str, list[VersionRead]], dict[int, list[VersionRead]], dict[str | None, list[VersionRead]]]:
         """Versions by the runs that made them, by the materializations that name them, and by partition."""
-        by_run: dict[str, list[Reading]] = {}
-        by_id: dict[int, list[Reading]] = {}
-        by_partition: dict[str | None, list[Reading]] = {}
+        by_run: dict[str, list[VersionRead]] = {}
+        by_id: dict[int, list[VersionRead]] = {}
+        by_partition: dict[str | None, list[VersionRead]] = {}
         for reading in readings:
             by_partition.setdefault(reading.partition, []).append(reading)
             for made in self._made[reading]:
@@ -226,9 +233,9 @@ class _Log:
         self,
         execution: AssetCheckExecutionRecord,
         evaluation: dg.AssetCheckEvaluation,
-        readings: Sequence[Reading],
-        by_partition: Mapping[str | None, Sequence[Reading]],
-    ) -> list[Reading]:
+        readings: Sequence[VersionRead],
+        by_partition: Mapping[str | None, Sequence[VersionRead]],
+    ) -> list[VersionRead]:
         """What an evaluation by another run than those that made the versions is about: parts of the whole, or what was
         the head when the run began."""
         run, target = self._runs.get(execution.run_id), evaluation.target_materialization_data
@@ -237,7 +244,7 @@ class _Log:
         wholes = by_partition.get(None, ())  # of no partitions, so those of the run are not theirs
         begun = run.start_time if run is not None else _reported(execution)
 
-        def saw(reading: Reading) -> bool:
+        def saw(reading: VersionRead) -> bool:
             last = self._last.get(reading)
             is_part = reading.partition is not None and partition is None
             if is_part and last is not None and target is not None and target.storage_id >= last.storage_id:
@@ -248,48 +255,50 @@ class _Log:
             about = wholes
         else:
             about = readings if partition is None else [*wholes, *by_partition.get(partition, ())]
-        return [one for one in about if saw(one)]
+        return [reading for reading in about if saw(reading)]
 
-    def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> dg.AssetCheckEvaluation | None:
+    def _of_run(self, check: dg.AssetCheckKey, reading: VersionRead) -> dg.AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""
-        for made in filter(lambda one: one.run_id, self._made[reading]):
+        for made in filter(lambda event: event.run_id, self._made[reading]):
             if made.run_id not in self._by_run:
                 kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
                 records = self._storage.get_records_for_run(made.run_id, of_type=kind).records
-                events = [one.event_log_entry.get_dagster_event() for one in reversed(records)]
+                events = [record.event_log_entry.get_dagster_event() for record in reversed(records)]
                 self._by_run[made.run_id] = [
-                    (one.step_key, one.event_specific_data)
-                    for one in events
-                    if isinstance(one.event_specific_data, dg.AssetCheckEvaluation)
+                    (event.step_key, event.event_specific_data)
+                    for event in events
+                    if isinstance(event.event_specific_data, dg.AssetCheckEvaluation)
                 ]
             for step_key, evaluation in self._by_run[made.run_id]:
                 if evaluation.asset_check_key == check and self._is_of(reading, made.run_id, step_key, evaluation):
                     return evaluation
         return None
 
-    def _is_of(self, reading: Reading, run_id: str, step_key: str | None, evaluation: dg.AssetCheckEvaluation) -> bool:
+    def _is_of(
+        self, reading: VersionRead, run_id: str, step_key: str | None, evaluation: dg.AssetCheckEvaluation
+    ) -> bool:
         """Whether an evaluation is of the partition of a version, and not known to have read other versions only."""
         is_of_it = reading.partition is None or partition_of(evaluation) in (None, reading.partition)
         return is_of_it and self._looks.may_be_of(reading.metadata_sha, run_id, reading.asset, step_key)
 
     def _read_runs(self, ids: Iterable[str]) -> None:
-        wanted = sorted({one for one in ids if one} - self._runs.keys())
+        wanted = sorted({id_ for id_ in ids if id_} - self._runs.keys())
         for some in _chunks(wanted):
             for record in self._instance.get_run_records(dg.RunsFilter(run_ids=list(some))):
                 self._runs[record.dagster_run.run_id] = record
 
-    def _last_made(self, readings: Collection[Reading]) -> dict[Reading, _Made]:
+    def _last_made(self, readings: Collection[VersionRead]) -> dict[VersionRead, _Materialization]:
         """The last materialization of each cell that has one."""
-        made: dict[Reading, _Made] = {}
-        whole = {one.asset: one for one in readings if one.partition is None}
+        made: dict[VersionRead, _Materialization] = {}
+        whole = {reading.asset: reading for reading in readings if reading.partition is None}
         for some in _chunks(sorted(whole)):
             for record in self._instance.get_asset_records(list(some)):
                 if (last := record.asset_entry.last_materialization_record) is not None:
                     made[whole[record.asset_entry.asset_key]] = _made(last)
-        parted: dict[dg.AssetKey, dict[str, Reading]] = {}
-        for one in readings:
-            if one.partition is not None:
-                parted.setdefault(one.asset, {})[one.partition] = one
+        parted: dict[dg.AssetKey, dict[str, VersionRead]] = {}
+        for seen in readings:
+            if seen.partition is not None:
+                parted.setdefault(seen.asset, {})[seen.partition] = seen
         for asset, by_partition in parted.items():
             kind = dg.DagsterEventType.ASSET_MATERIALIZATION
             last_ids = self._storage.get_latest_storage_id_by_partition(asset, kind, set(by_partition))
@@ -300,7 +309,7 @@ class _Log:
                     made[by_partition[partition_of[record.storage_id]]] = _made(record)
         return made
 
-    def _all_made(self, reading: Reading) -> list[_Made]:
+    def _all_made(self, reading: VersionRead) -> list[_Materialization]:
         """The newest materializations of a cell that name its version, newest first."""
         partitions = [reading.partition] if reading.partition is not None else None
         records = dg.AssetRecordsFilter(reading.asset, asset_partitions=partitions)
@@ -308,12 +317,12 @@ class _Log:
         return [made for made in every if made.metadata_sha == reading.metadata_sha]
 
 
-def _is_since(made: _Made, reading: Reading) -> bool:
+def _is_since(made: _Materialization, reading: VersionRead) -> bool:
     """Whether a materialization names the version as it is the head now, and not one that came back."""
     return (made.metadata_sha, made.log_version) == (reading.metadata_sha, reading.log_version)
 
 
-def _moment(reading: Reading) -> float:
+def _moment(reading: VersionRead) -> float:
     return datetime.fromisoformat(reading.since).timestamp()
 
 
@@ -342,11 +351,11 @@ def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
     return newest.id, newest.status, newest.event.timestamp if newest.event is not None else 0.0
 
 
-def _made(record: dg.EventLogRecord) -> _Made:
+def _made(record: dg.EventLogRecord) -> _Materialization:
     materialization = record.asset_materialization
     metadata: Mapping[str, dg.MetadataValue[Any]] = materialization.metadata if materialization is not None else {}
     sha, at, state = (metadata.get(key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
-    return _Made(
+    return _Materialization(
         record.storage_id,
         sha.value if isinstance(sha, dg.TextMetadataValue) else None,
         at.value if isinstance(at, dg.IntMetadataValue) else None,
@@ -355,7 +364,7 @@ def _made(record: dg.EventLogRecord) -> _Made:
     )
 
 
-def _hindrance(check: dg.AssetCheckKey, reading: Reading, evaluation: dg.AssetCheckEvaluation | None) -> str | None:
+def _hindrance(check: dg.AssetCheckKey, reading: VersionRead, evaluation: dg.AssetCheckEvaluation | None) -> str | None:
     if evaluation is None:
         return f"check {check.name} has not judged {reading}"
     if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:

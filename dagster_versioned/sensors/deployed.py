@@ -21,7 +21,7 @@ def require_deployed(
 
     What none of them makes is passed over.
     """
-    graphs = [one.asset_graph for one in repositories]
+    graphs = [repository.asset_graph for repository in repositories]
     units = [unit for graph in graphs for unit in all_units_of(graph, graph.materializable_asset_keys)]
     deployed = {
         member.key: member.code_version

@@ -39,7 +39,7 @@ something must change first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ForecastEntry:
     """A table, or a partition of one, that is not left as it is.
 
     ``sensors`` are the names of those that would request it. ``rows`` and ``size_bytes`` are of the version that is
@@ -71,7 +71,7 @@ class Forecast:
 
     projects: tuple[str, ...]
     environment: str
-    cells: tuple[Foreseen, ...]
+    cells: tuple[ForecastEntry, ...]
     current: int
     left: int
     uncoded: tuple[str, ...]
@@ -104,7 +104,7 @@ def forecast(
         members = [(unit, member) for unit in units for member in unit.members]
         where = {_environment(member.place.project) for _, member in members}
         _require_tables(where, environment)
-        requesters = [one for repository in repositories for one in _requesters(repository, units)]
+        requesters = [requester for repository in repositories for requester in _requesters(repository, units)]
         ahead = _Ahead(units, requesters, scope)
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)
@@ -112,7 +112,7 @@ def forecast(
         reuse: dict[dg.AssetKey, ForeseenReuse] = {}
         for repository in repositories:
             reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, known))
-        cells = tuple(one for number in range(len(units)) for one in ahead.foreseen(number, stands[number], reuse))
+        cells = tuple(cell for number in range(len(units)) for cell in ahead.foreseen(number, stands[number], reuse))
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
@@ -127,7 +127,11 @@ def forecast(
 
 def _units(repositories: Sequence[dg.RepositoryDefinition], instance: dg.DagsterInstance) -> list[Unit]:
     """All that code locations make, upstream first."""
-    units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one), instance)]
+    units = [
+        unit
+        for repository in repositories
+        for unit in all_units_of(repository.asset_graph, _made_by(repository), instance)
+    ]
     return _in_order(units) if len(repositories) > 1 else units
 
 
@@ -157,7 +161,7 @@ class _Requester:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
+class _UnitForecast:
     what: What
     why: str
 
@@ -168,7 +172,7 @@ class _Ahead(Watch):
     def __init__(self, units: Sequence[Unit], requesters: Sequence[_Requester], scope: Scope) -> None:
         super().__init__(units, on_code_version=True, brings_heads_up=False, scope=scope)
         self._requesters = requesters
-        self._strict = {number for one in requesters if one.on_code_version for number in one.units}
+        self._strict = {number for requester in requesters if requester.on_code_version for number in requester.units}
         self._all: dict[Cell, StaleCell] = {}
         self._in_view: Mapping[Cell, StaleCell] = self._all
         self._ready: set[Cell] = set()
@@ -199,7 +203,7 @@ class _Ahead(Watch):
 
     def stands(
         self, instance: dg.DagsterInstance, runs: RunsInProgress, checks: BlockingChecks | None
-    ) -> list[dict[str | None, _Stand]]:
+    ) -> list[dict[str | None, _UnitForecast]]:
         """After a look, for each unit what becomes of its partitions; those that stay as they are are left out."""
         for number, unit in enumerate(self.units):
             found = self._findings.get(number, {})
@@ -216,10 +220,10 @@ class _Ahead(Watch):
             return ended.tried(instance, cell[0], finding.state)
 
         decisions = self.decide(runs, tried, checks)
-        for one in self._requesters:
-            self._in_view = dict(self._seen_by(one))
-            decided = self.decide(runs, tried, checks if one.wait_for_checks else None)
-            own = {self.units[number].name for number in one.units}
+        for requester in self._requesters:
+            self._in_view = dict(self._seen_by(requester))
+            decided = self.decide(runs, tried, checks if requester.wait_for_checks else None)
+            own = {self.units[number].name for number in requester.units}
             self._ready |= {
                 cell for cell, decision in decided.items() if decision.standing == "ready" and cell[0] in own
             }
@@ -227,8 +231,8 @@ class _Ahead(Watch):
         return [self._of_unit(number, decisions) for number in range(len(self.units))]
 
     def foreseen(
-        self, number: int, stands: Mapping[str | None, _Stand], reuse: Mapping[dg.AssetKey, ForeseenReuse]
-    ) -> Iterator[Foreseen]:
+        self, number: int, stands: Mapping[str | None, _UnitForecast], reuse: Mapping[dg.AssetKey, ForeseenReuse]
+    ) -> Iterator[ForecastEntry]:
         """The tables of a unit with what becomes of them."""
         unit = self.units[number]
         reused = {cell: _kept(unit, cell, reuse) for cell, stand in stands.items() if stand.what in ("runs", "new")}
@@ -239,7 +243,7 @@ class _Ahead(Watch):
                     version = versions.get(cell if member.partitions is not None else None)
                     raw = version.raw if version is not None else None
                     kept = reused.get(cell, {}).get(member.key)
-                    yield Foreseen(
+                    yield ForecastEntry(
                         asset=member.key.to_user_string(),
                         project=member.place.key[0],
                         table=str(member.place.table),
@@ -247,12 +251,16 @@ class _Ahead(Watch):
                         what=stand.what,
                         why=stand.why if kept is None else f"{stand.why}; reused from version {kept[:SHORT]}",
                         reused=kept,
-                        sensors=tuple(one.name for one in self._requesters if self._asks(one, number, cell, stand)),
+                        sensors=tuple(
+                            requester.name
+                            for requester in self._requesters
+                            if self._asks(requester, number, cell, stand)
+                        ),
                         rows=None if raw is None else raw["identity"]["nrow"],
                         size_bytes=None if raw is None else raw["facts"]["size_bytes"],
                     )
 
-    def _asks(self, one: _Requester, number: int, cell: str | None, stand: _Stand) -> bool:
+    def _asks(self, one: _Requester, number: int, cell: str | None, stand: _UnitForecast) -> bool:
         return number in one.units and (
             stand.what == "may run" or cell in self._by(number, one.on, one.on_code_version)
         )
@@ -297,7 +305,7 @@ class _Ahead(Watch):
                 return StaleCell((), True, "", None, None, "", "")
         return None
 
-    def _of_unit(self, number: int, decisions: Mapping[Cell, Decision]) -> dict[str | None, _Stand]:
+    def _of_unit(self, number: int, decisions: Mapping[Cell, Decision]) -> dict[str | None, _UnitForecast]:
         unit = self.units[number]
         decided = {
             # A sensor that does not watch the upstream does not wait for it.
@@ -320,14 +328,14 @@ class _Ahead(Watch):
 
     def _once_moved(
         self, number: int, touched: Mapping[str | None, str], decided: Mapping[str | None, Decision]
-    ) -> dict[str | None, _Stand]:
+    ) -> dict[str | None, _UnitForecast]:
         """What becomes of partitions once the upstreams that touch them have run, where that is something else."""
         absent = [cell for cell in touched if cell in decided and decided[cell].standing == "absent"]
         lacking = self._once_made(number, absent)
-        stands: dict[str | None, _Stand] = {}
+        stands: dict[str | None, _UnitForecast] = {}
         for cell, name in touched.items():
             if cell not in decided:
-                stands[cell] = _Stand("may run", f"unknown until {name} has run")
+                stands[cell] = _UnitForecast("may run", f"unknown until {name} has run")
                 continue
             finding = self._all[self.units[number].name, cell]
             if cell in lacking:
@@ -356,7 +364,7 @@ class _Ahead(Watch):
             found = self._found(number, cells, self._on, self._on_code_version) if cells else {}
         finally:
             self._made = {}
-        return {cell: one.absent for cell, one in found.items() if one.absent}
+        return {cell: stale.absent for cell, stale in found.items() if stale.absent}
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
         need = super()._need(edge, member, cell)
@@ -366,13 +374,13 @@ class _Ahead(Watch):
         return None if need.keys is None else replace(need, lacking=[key for key in need.lacking if key not in made])
 
 
-def _stand(finding: StaleCell, decision: Decision) -> _Stand:
+def _stand(finding: StaleCell, decision: Decision) -> _UnitForecast:
     """What becomes of a cell that is not current, in the words of the finding and what keeps it from running."""
     own = finding.why if finding.changes else "no version" if finding.is_new else ""
     because = decision.because
     match decision.standing:
         case "ready":
-            return _Stand("new" if finding.is_new else "runs", own)
+            return _UnitForecast("new" if finding.is_new else "runs", own)
         case "waiting":
             what, kept = "waits", f"after {because}"
         case "running":
@@ -385,7 +393,7 @@ def _stand(finding: StaleCell, decision: Decision) -> _Stand:
             what, kept = "blocked", f"reads a value that is not current, {because}"
         case "unchecked" | "held" | "unreadable":
             what, kept = "blocked", because
-    return _Stand(what, f"{own}; {kept}" if own else kept)
+    return _UnitForecast(what, f"{own}; {kept}" if own else kept)
 
 
 def _kept(unit: Unit, cell: str | None, reuse: Mapping[dg.AssetKey, ForeseenReuse]) -> Mapping[dg.AssetKey, str | None]:
@@ -445,8 +453,8 @@ def _requesters_by_condition(sensor: str, graph: AssetGraph, units: Mapping[dg.A
     """A sensor that evaluates the conditions of assets, for each kind of them as one of its own."""
     by_condition: dict[tuple[On, bool, bool], set[int]] = {}
     for key, number in units.items():
-        for one in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
-            options = one.on, one.on_code_version, one.wait_for_checks
+        for condition in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
+            options = condition.on, condition.on_code_version, condition.wait_for_checks
             by_condition.setdefault(options, set()).add(number)
     for options, numbers in by_condition.items():
         yield _Requester(sensor, frozenset(numbers), *options)

@@ -158,17 +158,17 @@ def all_units_of(
     places, definitions = Places(graph, instance), _Definitions()
     wanted = _with_makers_of_values(graph, places, targets)
     units: dict[tuple[dg.AssetKey, ...], Unit] = {}
-    for key in (one for one in graph.toposorted_asset_keys if one in wanted):
+    for key in (key for key in graph.toposorted_asset_keys if key in wanted):
         node = graph.get(key)
         keys = tuple(sorted({key, *node.execution_set_asset_keys, *_values_beside(graph, places, targets, node)}))
         if not node.is_materializable or keys in units:
             continue
-        members = [member for one in keys if (member := _member(graph, places, definitions, one, keys)) is not None]
+        members = [member for key in keys if (member := _member(graph, places, definitions, key, keys)) is not None]
         if members:
             policy = node.backfill_policy
             single = policy is not None and policy.max_partitions_per_run is None
-            is_target = any(one in targets for one in keys)
-            skippable = tuple(one for one in keys if _is_skippable(graph.get(one)))
+            is_target = any(key in targets for key in keys)
+            skippable = tuple(key for key in keys if _is_skippable(graph.get(key)))
             units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single, is_target, skippable)
     return list(units.values())
 
@@ -244,10 +244,10 @@ def _values_beside(
     if not node.is_materializable or places.resource(node.key) is None:
         return
     step = [graph.get(key) for key in sorted(node.assets_def.keys) if key in targets]
-    tables = [one for one in step if places.resource(one.key) is not None]
-    for value in (one for one in step if one not in tables):
+    tables = [node for node in step if places.resource(node.key) is not None]
+    for value in (node for node in step if node not in tables):
         outside = value.parent_keys - node.assets_def.keys
-        first = next((one for one in tables if outside and outside <= one.parent_keys), None)
+        first = next((table for table in tables if outside and outside <= table.parent_keys), None)
         if first is node:
             yield value.key
 
@@ -261,9 +261,9 @@ def _member(
     node = graph.get(key)
     edges = tuple(_edges(graph, places, definitions, node, place, unit))
     values = tuple(
-        Dependency(one, definitions.of(graph.get(one).partitions_def), graph.get_partition_mapping(key, one))
-        for one in _values(graph, places, node)
-        if one not in unit
+        Dependency(value, definitions.of(graph.get(value).partitions_def), graph.get_partition_mapping(key, value))
+        for value in _values(graph, places, node)
+        if value not in unit
     )
     return Member(
         key,
@@ -344,7 +344,7 @@ def _stamp(definition: dg.PartitionsDefinition[Any], instance: dg.DagsterInstanc
         case dg.TimeWindowPartitionsDefinition():
             return definition.get_last_partition_key()
         case dg.MultiPartitionsDefinition():
-            return tuple(_stamp(one.partitions_def, instance) for one in definition.partitions_defs)
+            return tuple(_stamp(def_.partitions_def, instance) for def_ in definition.partitions_defs)
         case _:
             return tuple(definition.get_partition_keys(dynamic_partitions_store=instance))
 
@@ -371,8 +371,8 @@ class Links:
                 self._keys[key] = _mapped(mapping, upstream.definition, target, key, instance)
         self._back: dict[str, list[str | None]] = {}
         for key, above in self._keys.items():
-            for one in above:
-                self._back.setdefault(one, []).append(key)
+            for dependency in above:
+                self._back.setdefault(dependency, []).append(key)
 
     def keys(self, partition: str | None) -> Collection[str]:
         """The upstream partitions that a partition of the target maps to."""
@@ -395,7 +395,8 @@ def is_known(mapping: dg.PartitionMapping) -> bool:
     """Whether a mapping is one of Dagster's own, which does what it looks like."""
     if isinstance(mapping, dg.MultiPartitionMapping):
         return all(
-            is_known(one.partition_mapping) for one in mapping.downstream_mappings_by_upstream_dimension.values()
+            is_known(dimension.partition_mapping)
+            for dimension in mapping.downstream_mappings_by_upstream_dimension.values()
         )
     return type(mapping).__module__.startswith("dagster.")
 

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class _Known:
+class _TableMemory:
     """What is remembered of one table: its document as of an ETag, and its partitions as of a log version."""
 
     etag: str = ""
@@ -86,7 +86,7 @@ class ProjectHeads:
         self._brings_up = brings_up
         self._opened = project
         self._project = project
-        self._known: dict[TableName, _Known] = {}
+        self._known: dict[TableName, _TableMemory] = {}
         self._resolving: dict[TableName, VersionedTable] = {}
         self._kept: dict[TableName, VersionedTable] = {}
         self._pins: tuple[str, Mapping[str, Pin]] = ("", {})
@@ -122,7 +122,7 @@ class ProjectHeads:
         self._reads = 0
         present = {table: listing[table] for table in tables if table in listing}
         gone = [table for table in self._known if table not in present]
-        stale = [table for table, etag in present.items() if self._known.setdefault(table, _Known()).etag != etag]
+        stale = [table for table, etag in present.items() if self._known.setdefault(table, _TableMemory()).etag != etag]
         changed: dict[TableName, Collection[str] | None] = dict.fromkeys(gone)
         for table in gone:
             del self._known[table]
@@ -220,7 +220,7 @@ class ProjectHeads:
         except IntegrityError:
             return UNREADABLE, info.etag
 
-    def _update(self, table: TableName, known: _Known) -> Collection[str] | None:
+    def _update(self, table: TableName, known: _TableMemory) -> Collection[str] | None:
         """Bring the heads of a table up to its document; returns the partitions that changed, ``None`` if any may."""
         try:
             document = self._resolved(table, known.document)
@@ -256,7 +256,7 @@ class ProjectHeads:
         return document
 
     def _partitions(
-        self, table: TableName, known: _Known, document: HeadDocument
+        self, table: TableName, known: _TableMemory, document: HeadDocument
     ) -> tuple[Mapping[str, CellHead], Collection[str] | None, int, Partitioning | None]:
         """The heads of the partitions, those that changed, the last drop, and what the partitions are.
 
@@ -279,7 +279,7 @@ class ProjectHeads:
         return heads, changed if is_same else None, dropped, partitioning
 
     def _by_log(
-        self, table: TableName, known: _Known, log_version: int
+        self, table: TableName, known: _TableMemory, log_version: int
     ) -> tuple[Mapping[str, CellHead], Collection[str], bool]:
         store = self._project.data.subfolder(str(table))
         commits = read_commits(store, known.seen + 1, log_version) if known.seen < log_version else []
@@ -293,7 +293,7 @@ class ProjectHeads:
             heads |= {key: replace(heads[key], held=hold) for key, hold in held.items()}
             touched |= made.keys() | held.keys()
         is_another = known.heads.whole is None or any(
-            CommitRecord.of(commit).member("dropped") or any(one.domain == TABLE_DOMAIN for one in commit.domains)
+            CommitRecord.of(commit).member("dropped") or any(domain.domain == TABLE_DOMAIN for domain in commit.domains)
             for commit in commits
         )
         return heads, touched, is_another
@@ -305,7 +305,9 @@ class ProjectHeads:
         self._reads += 1
         state = self.table(table).state
         history = state.history.until(document.log_version)
-        heads = {k: CellHead.of(partition_head(table, one, state)) for k, one in history.heads.items() if k is not None}
+        heads = {
+            k: CellHead.of(partition_head(table, head, state)) for k, head in history.heads.items() if k is not None
+        }
         return heads, history.last_drop, TableRecord.of(state.snapshot).partitioning
 
 

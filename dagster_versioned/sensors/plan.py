@@ -58,7 +58,9 @@ def plan(
         return cell in decisions and decisions[cell].standing != "made"
 
     def hindrance(cell: Cell, finding: StaleCell) -> Decision | None:
-        above = next((one for one in upstreams(cell) if one != cell and is_about_to_change(one)), None)
+        above = next(
+            (upstream for upstream in upstreams(cell) if upstream != cell and is_about_to_change(upstream)), None
+        )
         if above is not None:
             return Decision("waiting", cell_text(*above))
         if (value := next(filter(is_left_old, values(cell)), None)) is not None:

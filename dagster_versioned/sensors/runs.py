@@ -63,7 +63,7 @@ class RunsInProgress:
             return run_id
         ones, ranges = self._one.get(key, {}), self._ranges.get(key, ())
         if partition is None:
-            return next((run_id for run_id in (*ones.values(), *(one[2] for one in ranges))), None)
+            return next((run_id for run_id in (*ones.values(), *(range_[2] for range_ in ranges))), None)
         if partition in ones:
             return ones[partition]
         place = order.get(partition, -1)
@@ -159,7 +159,7 @@ def _assets_of(run: dg.DagsterRun, repositories: Iterable[dg.RepositoryDefinitio
     """What a run materializes; a run of a whole job does not say so itself."""
     if run.asset_selection is not None:
         return run.asset_selection
-    found = [one.get_job(run.job_name) for one in repositories if one.has_job(run.job_name)]
+    found = [repository.get_job(run.job_name) for repository in repositories if repository.has_job(run.job_name)]
     return {key for job in found for key in job.asset_layer.selected_asset_keys}
 
 

@@ -166,7 +166,7 @@ def _reported(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str | None]
 ) -> dict[str | None, str]:
     """The data version of the last observation of each partition, as Dagster's event log has it."""
-    keys = [one for one in partitions if one is not None]
+    keys = [partition for partition in partitions if partition is not None]
     if keys:
         found = instance.event_log_storage.get_latest_tags_by_partition(
             key, dg.DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION_TAG], asset_partitions=keys

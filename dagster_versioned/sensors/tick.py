@@ -28,7 +28,7 @@ from dagster_versioned.sensors.runs import (
     RunsInProgress,
     RunsTried,
 )
-from dagster_versioned.sensors.watch import Seen, Watch
+from dagster_versioned.sensors.watch import StalenessReport, Watch
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
@@ -106,9 +106,10 @@ class Trigger:
                 return None if is_rerun else Decision("tried", f"{ended.because}: re-execute it, or see max_reruns")
 
             decided = watch.decide(runs, tried, self._checks)
-            decisions = {cell: one for cell, one in decided.items() if watch.unit(cell[0]).is_target}
+            decisions = {cell: decision for cell, decision in decided.items() if watch.unit(cell[0]).is_target}
             requests = [
-                one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
+                request
+                for _, request in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]
         if requests:
             context.log.info(self._checked(seen))
@@ -118,7 +119,7 @@ class Trigger:
         summary = _summary(decisions) or "All are built from current versions."
         return dg.SensorResult(skip_reason=f"{self._checked(seen)} {summary}", cursor="{}")
 
-    def _checked(self, seen: Seen) -> str:
+    def _checked(self, seen: StalenessReport) -> str:
         others = f" Left out: {some(self._left_out)}." if self._left_out else ""
         return _checked(seen) + others
 
@@ -198,7 +199,7 @@ def _settled(cursor: str | None) -> str | None:
     return settled if isinstance(settled, str) else None
 
 
-def _checked(seen: Seen) -> str:
+def _checked(seen: StalenessReport) -> str:
     new = "1 document was new" if seen.reads == 1 else f"{seen.reads} documents were new"
     news = new if seen.reads else "nothing new since the last tick"
     text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."

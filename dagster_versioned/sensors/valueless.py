@@ -26,7 +26,9 @@ class Valueless:
         self, instance: dg.DagsterInstance, cells: Mapping[dg.AssetKey, Cells], skippable: Collection[dg.AssetKey]
     ) -> dict[dg.AssetKey, frozenset[str | None]]:
         """Of cells without a version, by asset, those that were made without; ``skippable`` are optional outputs."""
-        entries = {one.asset_entry.asset_key: one.asset_entry for one in instance.get_asset_records(list(cells))}
+        entries = {
+            record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(list(cells))
+        }
         known, self._known = self._known, {}
         for key, entry in entries.items():
             run = instance.get_run_by_id(entry.last_run_id) if entry.last_run_id is not None else None

@@ -22,7 +22,7 @@ from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, pa
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import MemberCell, Need, StaleCell, TableHeads, find
-from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
+from dagster_versioned.sensors.blocking_checks import BlockingChecks, VersionRead
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Dependency, Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import HeadChanges, ProjectHeads
@@ -44,7 +44,7 @@ CLOCKS = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
-class Seen:
+class StalenessReport:
     """The outcome of one look: how much was looked at, and a digest of all that the answer depends on.
 
     ``digest`` is ``None`` where the answer may change and no digest would: a head is pending or was not read.
@@ -87,12 +87,12 @@ class Watch:
         self._tables: dict[int, set[Any]] = {
             number: {place.table for place in places if id(place.project) == number} for number in projects
         }
-        self._partitions = list(dict.fromkeys(one for unit in units for one in _partitions(unit)))
+        self._partitions = list(dict.fromkeys(partition for unit in units for partition in _partitions(unit)))
         self._links: dict[tuple[str, Partitions, Partitions | None], Links] = {}
         self._as_read: dict[tuple[int, TableName, Partitions], tuple[TableHeads, TableHeads]] = {}
         self._names = {unit.name: unit for unit in units}
         above = [dependency for member in members for dependency in (*member.values, *member.edges)]
-        self._above: dict[str, Dependency] = {one.upstream.to_user_string(): one for one in above}
+        self._above: dict[str, Dependency] = {dependency.upstream.to_user_string(): dependency for dependency in above}
         self._unit_of = {key: number for number, unit in enumerate(units) for key in unit.keys}
         self._readers = _readers(units)
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
@@ -104,10 +104,10 @@ class Watch:
         self._drafts: dict[int, list[ParkedDraft]] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
-        self._is_described = all(is_known(one.mapping) for one in above)
+        self._is_described = all(is_known(dependency.mapping) for dependency in above)
         self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version, scope])
 
-    def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
+    def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> StalenessReport:
         """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read.
 
         Where something is, promotions are looked for. By one that has just ended, heads may be others than a moment
@@ -115,12 +115,12 @@ class Watch:
         """
         seen = self._look(instance, settled)
         problems = self._read_promotions()
-        if any(one.is_recent for one in self._promotions.values()):
+        if any(promotion.is_recent for promotion in self._promotions.values()):
             again = self._look(instance)
             seen = replace(again, reads=seen.reads + again.reads)
         return replace(seen, problems=problems)
 
-    def _look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
+    def _look(self, instance: dg.DagsterInstance, settled: str | None = None) -> StalenessReport:
         self._looked_at = datetime.now(UTC)
         try:
             listings = {number: heads.listing() for number, heads in self._heads.items()}
@@ -155,10 +155,10 @@ class Watch:
         # Whether an optional output was left out is known when the run has ended, which is in no head.
         return affected | dict.fromkeys(number for number in self._findings if self.units[number].skippable)
 
-    def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> Seen:
+    def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> StalenessReport:
         left = sum(map(len, self._left.values()))
         targets = sum(unit.is_target for unit in self.units)
-        return Seen(targets, sum(map(len, self._tables.values())), reads, tuple(pending), digest, left)
+        return StalenessReport(targets, sum(map(len, self._tables.values())), reads, tuple(pending), digest, left)
 
     @property
     def is_settled(self) -> bool:
@@ -174,7 +174,7 @@ class Watch:
         for number in sorted(self._findings):
             found = self._findings[number]
             order = self.order(self.units[number].name)
-            for partition in sorted(found, key=lambda one: order.get(one, 0) if one is not None else 0):
+            for partition in sorted(found, key=lambda key: order.get(key, 0) if key is not None else 0):
                 yield (self.units[number].name, partition), found[partition]
 
     def decide(
@@ -197,7 +197,9 @@ class Watch:
         self._drafts = self._read_drafts()
         if checks is None:
             return plan(self.findings(), self.upstreams, running, tried, values=self.values)
-        could_run = [cell for cell, one in self.findings() if not (one.held or one.unreadable or one.absent)]
+        could_run = [
+            cell for cell, finding in self.findings() if not (finding.held or finding.unreadable or finding.absent)
+        ]
         readings = {reading: edge.checks for edge, some in self._readings(could_run) for reading in some}
         if readings:
             checks.look(self._instance, readings, runs.ids)
@@ -206,7 +208,7 @@ class Watch:
         def unchecked(cell: Cell) -> str | None:
             for edge, member, key in self._checked_edges(cell):
                 if (edge, key) not in found:
-                    whys = (checks.hindrance(one, edge.checks) for one in self._read_by(edge, member, key))
+                    whys = (checks.hindrance(reading, edge.checks) for reading in self._read_by(edge, member, key))
                     found[edge, key] = next((why for why in whys if why is not None), None)
                 if found[edge, key] is not None:
                     return found[edge, key]
@@ -241,7 +243,7 @@ class Watch:
         Those of production alone: in an environment, nothing is promoted.
         """
         members = [member for number in self.stale() for member in self.units[number].members]
-        places = [place for one in members for place in (one.place, *(edge.place for edge in one.edges))]
+        places = [place for member in members for place in (member.place, *(edge.place for edge in member.edges))]
         self._promotions = {}
         problems: list[str] = []
         for number in dict.fromkeys(id(place.project) for place in places):
@@ -274,7 +276,7 @@ class Watch:
                     found.setdefault(number, []).append(draft)
         return found
 
-    def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[Reading]]]:
+    def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[VersionRead]]]:
         """The versions with blocking checks that runs of these cells would read; what all of them read, once."""
         seen: set[tuple[Edge, str | None]] = set()
         for cell in cells:
@@ -294,12 +296,12 @@ class Watch:
                     is_shared = edge.partitions is None or self._link(edge, member).whole
                     yield edge, member, None if is_shared else cell[1]
 
-    def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[Reading]:
+    def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[VersionRead]:
         heads = self._table(edge.place, edge.partitions)
         for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
             # What production had at the fork is handed on: its checks are in another event log.
             if (head := heads.cell(key)) is not None and head.log_version > edge.place.forked_at:
-                yield Reading(edge.upstream, key, head.metadata_sha, head.log_version, head.timestamp)
+                yield VersionRead(edge.upstream, key, head.metadata_sha, head.log_version, head.timestamp)
 
     def name(self, key: dg.AssetKey) -> str:
         """The name of the unit that an asset belongs to."""
@@ -345,7 +347,7 @@ class Watch:
     def _refresh(self, instance: dg.DagsterInstance) -> set[int]:
         """Bring partition keys and what pins name up to now; the units where it is another, or that of an upstream."""
         self._instance = instance
-        moved = {one for one in self._partitions if one.refresh(instance)}
+        moved = {partition for partition in self._partitions if partition.refresh(instance)}
         if moved:
             self._links = {key: links for key, links in self._links.items() if not moved & {key[1], key[2]}}
         dirty = {number for number, unit in enumerate(self.units) if moved and moved & set(_partitions(unit))}
@@ -396,7 +398,7 @@ class Watch:
 
     def _digest(self, etags: Mapping[int, Mapping[str, str]]) -> str:
         """Of all that the judgement depends on: how it is made, partition keys, pins and tags, heads by their ETags."""
-        stamps = sorted(f"{one.text} {one.stamp!r}" for one in self._partitions)
+        stamps = sorted(f"{partition.text} {partition.stamp!r}" for partition in self._partitions)
         seen: list[Any] = []
         for number, heads in self._heads.items():
             found = sorted(
@@ -424,7 +426,7 @@ class Watch:
     def _judge(self, number: int, cells: set[str | None] | None) -> None:
         """Compare the heads of a unit's cells with their upstreams', and remember what is not current."""
         known = self._findings.pop(number, {})
-        found = {} if cells is None else {cell: one for cell, one in known.items() if cell not in cells}
+        found = {} if cells is None else {cell: stale for cell, stale in known.items() if cell not in cells}
         found |= self._found(number, cells, self._on, self._on_code_version)
         if found:
             self._findings[number] = found
@@ -598,9 +600,9 @@ def _readers(units: Sequence[Unit]) -> dict[tuple[int, str], list[tuple[int, Mem
 def _partitions(unit: Unit) -> Iterator[Partitions]:
     for member in unit.members:
         above = (*member.edges, *member.values)
-        for one in (unit.partitions, member.partitions, *(dependency.partitions for dependency in above)):
-            if one is not None:
-                yield one
+        for partition in (unit.partitions, member.partitions, *(dependency.partitions for dependency in above)):
+            if partition is not None:
+                yield partition
 
 
 def _widen(affected: dict[int, set[str | None] | None], unit: int, cells: set[str | None] | None) -> None:

@@ -408,7 +408,7 @@ def _public(host: str | None) -> list[bool]:
     from dagster_versioned.storage.public_network import is_public
 
     try:
-        return [is_public(str(one[4][0])) for one in socket.getaddrinfo(host, None)]
+        return [is_public(str(answer[4][0])) for answer in socket.getaddrinfo(host, None)]
     except (OSError, UnicodeError):
         return []
 

@@ -31,9 +31,11 @@ def is_public(address: str) -> bool:
     if isinstance(plain, IPv4Address):
         return plain.is_global and not plain.is_multicast and plain not in _OF_CLOUDS
     nat64 = IPv4Address(int(plain) & 0xFFFF_FFFF) if plain in _NAT64 else None
-    inside = [one for one in (plain.ipv4_mapped, plain.sixtofour, *(plain.teredo or ()), nat64) if one is not None]
+    inside = [
+        address for address in (plain.ipv4_mapped, plain.sixtofour, *(plain.teredo or ()), nat64) if address is not None
+    ]
     if inside:
-        return all(is_public(str(one)) for one in inside)
+        return all(is_public(str(address)) for address in inside)
     return plain.is_global and plain in _UNICAST
 
 

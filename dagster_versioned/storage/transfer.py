@@ -37,7 +37,7 @@ Progress = Callable[[CopyProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyReport:
     """How many objects and bytes were copied.
 
     ``overtaken`` are the keys of which this is not known, because the object changed or vanished meanwhile, at the
@@ -96,7 +96,7 @@ class Transfer:
         *,
         replacing: Mapping[str, str | None] | None = None,
         progress: Progress | None = None,
-    ) -> Copied:
+    ) -> CopyReport:
         """`copy` objects of the source in parallel, the largest first; `replace` those that ``replacing`` names.
 
         The first failure ends it: what is under way is finished, nothing more is begun.
@@ -121,7 +121,7 @@ class Transfer:
                     progress(done)
             else:
                 overtaken.append(found.key)
-        return Copied(done.objects, done.bytes, tuple(sorted(overtaken)))
+        return CopyReport(done.objects, done.bytes, tuple(sorted(overtaken)))
 
     def _in_parallel(
         self, work: Callable[[ObjectInfo], tuple[ObjectInfo, bool]], objects: Sequence[ObjectInfo]

@@ -46,14 +46,14 @@ def find(store: ObjectStore, state: TableState | None, keys: Mapping[str | None,
     if state is None:
         return {}
     recent = state.history.recent_of(list(keys), RECENT_COMMITS)
-    found = {one: made[0] for one, key in keys.items() if (made := made_under(recent[one], key))}
-    others = [one for one in keys if one not in found]
+    found = {cell: made[0] for cell, key in keys.items() if (made := made_under(recent[cell], key))}
+    others = [key for key in keys if key not in found]
     with ThreadPoolExecutor(min(_AT_ONCE, len(others)) or 1, thread_name_prefix="computations") as pool:
-        named = list(pool.map(_named, repeat(store), [keys[one] for one in others]))
-    for one, place in zip(others, named, strict=True):
-        version = None if place is None else _committed(state, one, *place)
-        if version is not None and version.computation == keys[one]:
-            found[one] = version
+        named = list(pool.map(_named, repeat(store), [keys[key] for key in others]))
+    for cell, place in zip(others, named, strict=True):
+        version = None if place is None else _committed(state, cell, *place)
+        if version is not None and version.computation == keys[cell]:
+            found[cell] = version
     return found
 
 
@@ -68,7 +68,7 @@ def usable(state: TableState, version: Version) -> bool:
     key = version.computation
     if key is None or version.gone is not None or f"{CONTRADICTED_DOMAIN}{key}" in state.snapshot.domains:
         return False
-    return not Forgotten.of(state.snapshot).covers(version)
+    return not ForgottenVersions.of(state.snapshot).covers(version)
 
 
 def contradicts(state: TableState | None, others: Iterable[Version], key: str) -> bool:
@@ -76,8 +76,8 @@ def contradicts(state: TableState | None, others: Iterable[Version], key: str) -
     yet."""
     if state is None or f"{CONTRADICTED_DOMAIN}{key}" in state.snapshot.domains:
         return False
-    forgotten = Forgotten.of(state.snapshot)
-    return any(not forgotten.covers(one) for one in others)
+    forgotten = ForgottenVersions.of(state.snapshot)
+    return any(not forgotten.covers(key) for key in others)
 
 
 def contradiction(key: str) -> DomainMetadata:
@@ -92,7 +92,7 @@ def contradicted(snapshot: Snapshot) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class ForgottenVersions:
     """What is computed again: each limit is the log version up to which versions are not reused.
 
     ``everything`` is the limit of all, -1 without one.
@@ -125,13 +125,13 @@ class Forgotten:
             limit = max(limit, self.code_versions.get(code_version, -1))
         return version.log_version <= limit
 
-    def with_limit(self, log_version: int, key: str | None, code_version: str | None) -> "Forgotten":
+    def with_limit(self, log_version: int, key: str | None, code_version: str | None) -> "ForgottenVersions":
         """With one more: of a key, of a code version, or of all."""
         if key is not None:
-            return Forgotten(self.everything, {**self.keys, key: log_version}, self.code_versions)
+            return ForgottenVersions(self.everything, {**self.keys, key: log_version}, self.code_versions)
         if code_version is not None:
-            return Forgotten(self.everything, self.keys, {**self.code_versions, code_version: log_version})
-        return Forgotten(everything=log_version)  # which covers all others
+            return ForgottenVersions(self.everything, self.keys, {**self.code_versions, code_version: log_version})
+        return ForgottenVersions(everything=log_version)  # which covers all others
 
     def action(self) -> DomainMetadata:
         """The action that says so."""
@@ -148,10 +148,10 @@ def affected(state: TableState, key: str | None, code_version: str | None) -> li
         )
     known = (version for version in state.history.versions if usable(state, version))
     return [
-        one
-        for one in known
-        if key in (None, one.computation)
-        and (code_version is None or (one.raw or {})["identity"].get("code_version") == code_version)
+        version
+        for version in known
+        if key in (None, version.computation)
+        and (code_version is None or (version.raw or {})["identity"].get("code_version") == code_version)
     ]
 
 

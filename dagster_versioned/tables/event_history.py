@@ -49,7 +49,7 @@ class _Strategy(BaseModel):
         return {"strategy": type(self).model_fields["strategy"].default, **handler(self)}
 
 
-class _Keyed(_Strategy):
+class _KeyedStrategy(_Strategy):
     primary_key: tuple[str, ...]
     """The columns that identify a row."""
 
@@ -66,14 +66,14 @@ class AppendMerge(_Strategy):
     """Which merge strategy it is."""
 
 
-class LedgerMerge(_Keyed):
+class LedgerMerge(_KeyedStrategy):
     """Rows whose ``primary_key`` was seen before are dropped, the others are events."""
 
     strategy: Literal["ledger"] = "ledger"
     """Which merge strategy it is."""
 
 
-class SnapshotMerge(_Keyed):
+class SnapshotMerge(_KeyedStrategy):
     """Rows are all that there is now; what differs from what there was becomes events.
 
     A row is a new version of the one with the same ``primary_key``; it is changed where one of ``compare_columns``
@@ -97,7 +97,7 @@ class SnapshotMerge(_Keyed):
         return self
 
 
-class UpsertMerge(_Keyed):
+class UpsertMerge(_KeyedStrategy):
     """Rows are put in place of those with their ``primary_key``, and rows of the operation *retract* take them back.
 
     A frame may have a column of operations (0 append, 1 retract, 2 and 3 from and to in a correction; null and no
@@ -108,7 +108,7 @@ class UpsertMerge(_Keyed):
     """Which merge strategy it is."""
 
 
-class ChangelogMerge(_Keyed):
+class ChangelogMerge(_KeyedStrategy):
     """Rows are events already, each with its operation; they are appended as they are.
 
     A frame has a column of operations, as of an `UpsertMerge`; of a ``primary_key``, a *correct to* comes right after

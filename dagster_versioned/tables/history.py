@@ -77,7 +77,7 @@ class StoredVersion:
 
     __slots__ = ("_again", "_log_version", "_rest", "_schema", "change", "data_sha", "metadata_sha", "partition")
 
-    def __init__(self, raw: Mapping[str, Any], log_version: int, again: "Again | None") -> None:
+    def __init__(self, raw: Mapping[str, Any], log_version: int, again: "CommitSource | None") -> None:
         identity = raw["identity"]
         self.change = sys.intern(raw["change"])
         self.metadata_sha: str = raw["metadata_sha"]
@@ -100,7 +100,7 @@ class StoredVersion:
         return {**rest, "identity": {**rest["identity"], "schema": self._schema.value}}
 
 
-class Again(Protocol):
+class CommitSource(Protocol):
     """Who reads a commit once more, for what is not kept of it in memory."""
 
     def raw(self, log_version: int, partition: str | None) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ class Version:
         *,
         record: "CommitRecord | None" = None,
         stored: StoredVersion | None = None,
-        again: Again | None = None,
+        again: CommitSource | None = None,
         is_drop: bool = False,
         digest: str | None = None,
         computation: str | None = None,
@@ -283,7 +283,7 @@ class Version:
         if self._record is None:  # a head that a checkpoint knows by its SHA alone
             assert self._again is not None
             record = self._again.record(self.log_version)
-            self._stored = next((one for one in record.stored or () if one.partition == self.partition), None)
+            self._stored = next((entry for entry in record.stored or () if entry.partition == self.partition), None)
             if self._stored is None or self._stored.metadata_sha != self.metadata_sha:
                 raise LogCorrupt(
                     f"{commit_key(self.log_version)}: it does not hold the version {self.short}, which the log has as "
@@ -396,7 +396,7 @@ class CommitRecord:
         operation: str,
         info: Mapping[str, Any] | None,
         changes_files: bool,
-        again: Again | None = None,
+        again: CommitSource | None = None,
     ) -> None:
         where = Members({"timestamp": timestamp_ms}, commit_key(log_version))
         if timestamp_ms not in TIMES:
@@ -423,7 +423,7 @@ class CommitRecord:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, commit: Commit, again: Again | None = None) -> Self:
+    def of(cls, commit: Commit, again: CommitSource | None = None) -> Self:
         """The record of a parsed commit."""
         info = commit.commit_info or {}
         own = info.get(MEMBER)
@@ -547,7 +547,7 @@ class History:
     when they are asked for.
     """
 
-    def __init__(self, records: Sequence[CommitRecord] = (), again: Again | None = None) -> None:
+    def __init__(self, records: Sequence[CommitRecord] = (), again: CommitSource | None = None) -> None:
         """The history of all commits from 0 on."""
         self._again = again
         self._extra: tuple[CommitRecord, ...] = ()
@@ -563,7 +563,7 @@ class History:
 
     @classmethod
     def at_checkpoint(
-        cls, noted: Sequence[CommitRecord], heads: Iterable[Version], log_version: int, again: Again
+        cls, noted: Sequence[CommitRecord], heads: Iterable[Version], log_version: int, again: CommitSource
     ) -> Self:
         """The history at a checkpoint: what is noted there (`noted`), and the heads that it knows."""
         recent = [record for n, record in enumerate(noted) if record.log_version == log_version + 1 + n - len(noted)]
@@ -626,12 +626,12 @@ class History:
         self.recent = kept
         self._recent_versions = tuple(v for v in self._recent_versions if v.log_version >= first)
         still = {record.log_version for record in (*self._extra, *kept)}
-        self._collections = tuple(one for one in self._collections if one.log_version in still)
+        self._collections = tuple(collection for collection in self._collections if collection.log_version in still)
 
     def _needed(self, before: int) -> tuple[CommitRecord, ...]:
         """The commits before a log version that a state depends on: the last foreign one, the last drop, and open
         collections."""
-        wanted = {self._last_drop, *(one.log_version for one in self.open_collections)}
+        wanted = {self._last_drop, *(collection.log_version for collection in self.open_collections)}
         if self.last_foreign is not None:
             wanted.add(self.last_foreign.log_version)
         known = {record.log_version: record for record in (*self._extra, *self.recent)}
@@ -763,7 +763,9 @@ class History:
         `ObjectNotFound`.
         """
         made = _versions(self.record(log_version), _gone(self._collections))
-        return next((one for one in made if one.partition == partition and one.metadata_sha is not None), None)
+        return next(
+            (version for version in made if version.partition == partition and version.metadata_sha is not None), None
+        )
 
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
@@ -775,12 +777,12 @@ class History:
         heads = [self.heads.get(partition) for partition in partitions]
         found = {partition: [] if head is None else [head] for partition, head in zip(partitions, heads, strict=True)}
         first = self.log_version + 1 - RECENT_COMMITS
-        for version in takewhile(lambda one: one.log_version >= first, reversed(self._recent_versions)):
+        for version in takewhile(lambda version: version.log_version >= first, reversed(self._recent_versions)):
             known = found.get(version.partition)
             if known is None or len(known) >= count or version.metadata_sha is None or version in known[:1]:
                 continue
             known.append(version)
-        return {partition: [one for one in known if one.gone is None] for partition, known in found.items()}
+        return {partition: [version for version in known if version.gone is None] for partition, known in found.items()}
 
     def before(self, versions: Many[Version]) -> dict[str | None, Version]:
         """The newest older version of the partition of each of these, where there is one; in one pass."""
@@ -929,13 +931,13 @@ def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) 
         return
     for dropped in record.member("dropped") or ():
         yield Version(at, dropped.get("partition"), None, None, record=record, is_drop=True)
-    for one in record.stored or ():
+    for entry in record.stored or ():
         yield Version(
             at,
-            one.partition,
-            one.metadata_sha,
-            one.data_sha,
-            gone.get((at, one.partition)),
+            entry.partition,
+            entry.metadata_sha,
+            entry.data_sha,
+            gone.get((at, entry.partition)),
             record=record,
-            stored=one,
+            stored=entry,
         )

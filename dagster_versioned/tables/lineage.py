@@ -34,9 +34,14 @@ def upstreams(
         made_in = _made_in(project, table, max(version.log_version for version in chosen.versions))
         parent = Parent(project.name, str(table), whole.metadata_sha, whole.data_sha, environment=made_in)
         sources = tuple(s for version in chosen.versions for s in _sources(project.name, table, version))
-        drafts = dict.fromkeys(parked[one.log_version] for one in chosen.versions if one.log_version in parked)
+        drafts = dict.fromkeys(
+            parked[version.log_version] for version in chosen.versions if version.log_version in parked
+        )
         return [Upstream(parent, sources, tuple(drafts))]
-    made = [(one, (parked[one.log_version],) if one.log_version in parked else ()) for one in chosen.versions]
+    made = [
+        (version, (parked[version.log_version],) if version.log_version in parked else ())
+        for version in chosen.versions
+    ]
     return [upstream_of_version(project, table, version, drafts) for version, drafts in made]
 
 
@@ -100,6 +105,6 @@ def parents_by_partition(
         return where == (project.name, table, None) and parent.partition in partitions
 
     return {
-        key: [one for one in map(seen_from_here, parents_of.get(key, ())) if not is_itself(one.parent)]
+        key: [parent for parent in map(seen_from_here, parents_of.get(key, ())) if not is_itself(parent.parent)]
         for key in partitions
     }

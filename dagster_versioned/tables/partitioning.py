@@ -156,14 +156,14 @@ class Partitioning:
         inner = members.get("dimensions")
         if kind != "multi" or not isinstance(inner, Mapping):
             return None
-        parsed = {str(name): cls.parse(one) for name, one in cast("Mapping[Any, Any]", inner).items()}
-        known = {name: one for name, one in parsed.items() if one is not None}
+        parsed = {str(name): cls.parse(value) for name, value in cast("Mapping[Any, Any]", inner).items()}
+        known = {name: definition for name, definition in parsed.items() if definition is not None}
         return cls.multi(known) if len(known) == len(parsed) else None
 
     def to_json(self) -> dict[str, Any]:
         """What a log records (FORMAT.md, What a table is)."""
         if self.kind == "multi":
-            return {"kind": "multi", "dimensions": {name: one.to_json() for name, one in self.dimensions}}
+            return {"kind": "multi", "dimensions": {name: dimension.to_json() for name, dimension in self.dimensions}}
         if self.kind == "time_window":
             return {"kind": self.kind, "cron": self.cron, "format": self.format, "timezone": self.timezone}
         return {"kind": self.kind}
@@ -278,7 +278,7 @@ class Partitioning:
             cadence = self._rhythm.cadence if self._rhythm else "time"
             return f"{cadence} windows (cron {self.cron!r}, keys {self.format!r}, {self.timezone})"
         if self.kind == "multi":
-            return " by ".join(f"{name}: {one}" for name, one in self.dimensions)
+            return " by ".join(f"{name}: {dimension}" for name, dimension in self.dimensions)
         return f"{self.kind} names"
 
     @cached_property
@@ -308,7 +308,7 @@ class Partitioning:
         if self.kind == "multi":
             each = key.split(_DIMENSIONS_JOINED)
             return len(each) == len(self.dimensions) and all(
-                one._holds(part) for (_, one), part in zip(self.dimensions, each, strict=True)
+                dimension._holds(part) for (_, dimension), part in zip(self.dimensions, each, strict=True)
             )
         if self.kind != "time_window":
             return True

@@ -1,6 +1,6 @@
 """Renaming a table: its log ends under the old name with the commit that says the new one, and is copied there.
 
-1. The new name is claimed: its head document says that a table is arriving (`head.Arriving`). Who creates a table
+1. The new name is claimed: its head document says that a table is arriving (`head.NameClaim`). Who creates a table
    announces it in the same document, so one of the two sees the other.
 2. The log under the old name ends with a commit that says the new name. From then on whoever was in flight loses, and
    is refused. The claim is confirmed by the document's ETag; where it was taken meanwhile, the log goes on.
@@ -34,8 +34,8 @@ from dagster_versioned.tables.context import LEFT_KEY, ProjectContext
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.head import (
     STALE_MARK,
-    Arriving,
     HeadDocument,
+    NameClaim,
     head_key,
     parse_head,
     publish_head,
@@ -45,7 +45,7 @@ from dagster_versioned.tables.environment.registry import key_of, names_of, read
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.pins import move_pins
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
+from dagster_versioned.tables.table_record import TABLE_DOMAIN, RenameRecord, TableRecord
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import refuse_dropped
 
@@ -85,7 +85,9 @@ def rename(
     if not has_left:
         _claim(project.data, source, target)
         project.check_unmarked()  # after the claim: see `fence`
-        renamed = Renamed(source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by)
+        renamed = RenameRecord(
+            source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by
+        )
         state = old.change(_End(renamed, project.name).draft) or old.cache.existing_state()
     if not _confirm(project.data, source, target) and not _has_arrived(project, source, target):
         old.commit_as_migration(_resume(project.name, source))
@@ -150,7 +152,7 @@ def _readers(store: ObjectStore, former: Collection[str]) -> dict[str, str]:
 class _End:
     """The draft that ends the log under the old name."""
 
-    def __init__(self, renamed: Renamed, project: str) -> None:
+    def __init__(self, renamed: RenameRecord, project: str) -> None:
         self._renamed = renamed
         self._project = project
 
@@ -206,7 +208,7 @@ def _claim(data: ObjectStore, source: TableName, target: TableName) -> None:
             raise InvalidName(
                 f"Somebody else is making, or made, a table {target}. Nothing was changed. Choose another name."
             )
-        return HeadDocument(-1, None, arriving=Arriving(source, has_left=False)).to_bytes()
+        return HeadDocument(-1, None, arriving=NameClaim(source, has_left=False)).to_bytes()
 
     update_document(data, head_key(target), take)
 
@@ -219,7 +221,7 @@ def _confirm(data: ObjectStore, source: TableName, target: TableName) -> bool:
         nonlocal is_claimed
         document = parse_head(found, head_key(target))
         is_claimed = document.arriving is not None and document.arriving.source == source
-        return replace(document, arriving=Arriving(source, has_left=True)).to_bytes() if is_claimed else None
+        return replace(document, arriving=NameClaim(source, has_left=True)).to_bytes() if is_claimed else None
 
     update_document(data, head_key(target), confirm)
     return is_claimed

@@ -47,7 +47,7 @@ class TableState:
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class _LoadedState:
     """A state as it was loaded, with the ETags of the files of its log, and where its checkpoint is."""
 
     state: TableState
@@ -66,7 +66,7 @@ class LoadedStates:
     """
 
     def __init__(self) -> None:
-        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
+        self._loaded: OrderedDict[str, _LoadedState] = OrderedDict()
         self._lock = ForkLock()
 
     def __reduce__(self) -> tuple[type["LoadedStates"], tuple[()]]:
@@ -90,7 +90,7 @@ class LoadedStates:
         checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
         with self._lock:
             if state.is_small and all(segment.etags):
-                self._loaded[store.uri] = _Loaded(state, commits, segment.etags, checkpoint)
+                self._loaded[store.uri] = _LoadedState(state, commits, segment.etags, checkpoint)
             while len(self._loaded) > _KEPT_STATES:
                 self._loaded.popitem(last=False)
         return state

@@ -21,7 +21,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
-from dagster_versioned.tables.computations import Forgotten, affected, find, made_by_computations, remember
+from dagster_versioned.tables.computations import ForgottenVersions, affected, find, made_by_computations, remember
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
@@ -45,12 +45,12 @@ from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write.adopt import Adoption
-from dagster_versioned.tables.write.belonging import Taken
+from dagster_versioned.tables.write.belonging import WriteTarget
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
 from dagster_versioned.tables.write.kept import KeptVersion, keep, stand
-from dagster_versioned.tables.write.pending import Computing, PendingWrite, VersionDescription
-from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
+from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite, VersionDescription
+from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, RepartitionPlan, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
 from dagster_versioned.tables.write.stage import (
     check_partitions,
@@ -175,7 +175,7 @@ class VersionedTable:
         options: TableOptions | None = None,
         run: Run | None = None,
         partitioning: Partitioning | None = None,
-        computations: Mapping[str | None, Computing] | None = None,
+        computations: Mapping[str | None, OpenComputation] | None = None,
         as_found: bool = False,
     ) -> list[WriteResult]:
         """`write` several partitions in one commit: all of them become current, or none does.
@@ -197,12 +197,12 @@ class VersionedTable:
         kept = [frame for frame in frames.values() if isinstance(frame, KeptVersion)]
         if kept and len(kept) == len(frames):
             described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
-            taken = Taken(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
+            taken = WriteTarget(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
             state = self.operations.remembered() if as_found else self.operations.refresh()
             if self._has_heads(state, kept, taken, options, run):
                 self.operations.resolve_unless_seen()
                 seconds = time.monotonic() - clock
-                return [WriteResult("none", one.version, False, 0, seconds, reused=True) for one in kept]
+                return [WriteResult("none", known.version, False, 0, seconds, reused=True) for known in kept]
         descriptions = self.describe(frames, asset_key, parents, code_version, message, options)
         with staging_folder(self.store) as staging, ExitStack() as pinned:
             constraints = self.constraints(options)
@@ -217,14 +217,16 @@ class VersionedTable:
             state = self.operations.change(write.draft, just_opened=just_opened)
         results = write.results(state, clock)
         made = zip(results, writes, strict=True)
-        remember(self.store, [one.version for one, pending in made if pending.computing and one.change != "none"])
+        remember(
+            self.store, [result.version for result, pending in made if pending.computing and result.change != "none"]
+        )
         return results
 
     def _has_heads(
         self,
         state: TableState | None,
         kept: Sequence[KeptVersion],
-        taken: Taken,
+        taken: WriteTarget,
         options: TableOptions,
         run: Run | None,
     ) -> bool:
@@ -261,7 +263,7 @@ class VersionedTable:
 
         def draft(state: TableState | None, _: int) -> CommitDraft | None:
             assert state is not None  # which was asked for first
-            limit = Forgotten.of(state.snapshot).with_limit(state.log_version, key, code_version)
+            limit = ForgottenVersions.of(state.snapshot).with_limit(state.log_version, key, code_version)
             return CommitDraft("FORGET", [limit.action()], announces=False)
 
         if not dry_run and concerned:
@@ -397,7 +399,7 @@ class VersionedTable:
                     operation="REPARTITION",
                 )
                 try:
-                    self.operations.change(Repartitioning(write, parted).draft)
+                    self.operations.change(RepartitionPlan(write, parted).draft)
                 except Overtaken:
                     continue
                 return parted.report(dry_run=False)
@@ -507,7 +509,7 @@ class VersionedTable:
             record = TableRecord.of(state.snapshot)
             if chosen.log_version < record.since:  # it was another table then
                 record = TableRecord.of(load_snapshot(self.store, chosen.log_version))
-            keys = [one.partition for one in chosen.versions]
+            keys = [version.partition for version in chosen.versions]
             if why := misread("/".join(self.asset_key), record.partitioning, partitioning, keys):
                 raise InvalidInput(why)
         return chosen
@@ -571,7 +573,7 @@ class VersionedTable:
         """
         from dagster_versioned.engines.dispatch import diff_rows
 
-        frames = [self.read(self._exactly(one, partition), as_type=as_type) for one in (before, after)]
+        frames = [self.read(self._exactly(ref, partition), as_type=as_type) for ref in (before, after)]
         return diff_rows(frames[0], frames[1], key)
 
     def verify(
@@ -611,7 +613,9 @@ class VersionedTable:
             self.project.data.delete([info.key for info in drafts])
         report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
         kept = [version.metadata_sha for version in self.last_state.history.versions if version.gone is None]
-        findings = [one for one in unneeded_findings(self.store, kept) if one.modified < datetime.now(UTC) - min_age]
+        findings = [
+            finding for finding in unneeded_findings(self.store, kept) if finding.modified < datetime.now(UTC) - min_age
+        ]
         if not dry_run:
             self.store.delete([info.key for info in findings])
         keys = [*(info.key for info in findings), *(f"../{info.key}" for info in drafts)]
@@ -661,7 +665,7 @@ class VersionedTable:
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         self._require("purge", dry_run=dry_run)
-        chosen = [self.version(one) for one in versions]
+        chosen = [self.version(version) for version in versions]
         sweep(self.project, self._known(), timedelta(0), dry_run=True)  # refuses where bytes would have to stay
         same = {v.metadata_sha for v in chosen if v.raw is not None}
         at = {(v.log_version, v.partition) for v in chosen}
@@ -804,7 +808,7 @@ def open_table(project: ProjectContext, name: str | Sequence[str]) -> VersionedT
     return VersionedTable(project, table_name_of(name), asset_key=name)
 
 
-def _note_computations(writes: Sequence[PendingWrite], computations: Mapping[str | None, Computing]) -> None:
+def _note_computations(writes: Sequence[PendingWrite], computations: Mapping[str | None, OpenComputation]) -> None:
     """Note what versions are computed from, of which a part of the time falls to each."""
     computed = [write for write in writes if write.computation is None and write.partition in computations]
     for write in computed:

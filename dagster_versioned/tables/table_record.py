@@ -21,7 +21,7 @@ TABLE_DOMAIN = "dagster_versioned.table"
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DropRecord:
     """Who dropped the table, when (RFC 3339, UTC) and why."""
 
     at: str
@@ -33,7 +33,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Renamed:
+class RenameRecord:
     """The last rename of a table: from and to which name, and the asset that it belongs to since.
 
     The log is copied with it. So where ``target`` names the folder the table has arrived, and elsewhere it left.
@@ -58,8 +58,8 @@ class TableRecord:
 
     partitioning: Partitioning | None = None
     since: int = 0
-    dropped: Dropped | None = None
-    renamed: Renamed | None = None
+    dropped: DropRecord | None = None
+    renamed: RenameRecord | None = None
     former: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -120,21 +120,21 @@ class TableRecord:
         return replace(self, partitioning=partitioning or self.partitioning, dropped=None)
 
 
-def _dropped(raw: Mapping[str, Any]) -> Dropped:
+def _dropped(raw: Mapping[str, Any]) -> DropRecord:
     def text(name: str) -> str | None:
         value = raw.get(name)
         return value if isinstance(value, str) else None
 
-    return Dropped(text("at") or "an unknown time", text("by"), text("why"))
+    return DropRecord(text("at") or "an unknown time", text("by"), text("why"))
 
 
-def _renamed(raw: object) -> Renamed | None:
+def _renamed(raw: object) -> RenameRecord | None:
     if not isinstance(raw, Mapping):
         return None
     members = cast("Mapping[str, Any]", raw)
     match [members.get(name) for name in ("from", "to", "at", "by")]:
         case [str(source), str(target), str(at), by] if isinstance(members.get("asset_key"), list):
-            return Renamed(source, target, tuple(map(str, members["asset_key"])), at, str(by) if by else None)
+            return RenameRecord(source, target, tuple(map(str, members["asset_key"])), at, str(by) if by else None)
         case _:
             return None
 
@@ -142,8 +142,8 @@ def _renamed(raw: object) -> Renamed | None:
 def parse_former(raw: object) -> tuple[tuple[str, str], ...]:
     """Former names as JSON has them; those that are in no known form are passed over."""
     found: list[tuple[str, str]] = []
-    for one in cast("list[object]", raw) if isinstance(raw, list) else ():
-        match one:
+    for entry in cast("list[object]", raw) if isinstance(raw, list) else ():
+        match entry:
             case [str(project), str(table)]:
                 found.append((project, table))
             case _:

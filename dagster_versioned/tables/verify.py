@@ -138,7 +138,7 @@ def verify_table(
     looked_at = (*(partial(_finding, _part, table.store, add) for add in parts.values()),)
     looked_at += (*(partial(_finding, _vector, table.store, add) for add in vectors.values()),)
     changes = _changes(state, commits, versions)
-    looked_at += (*(partial(_finding, _part, table.store, one) for one in changes.values()),)
+    looked_at += (*(partial(_finding, _part, table.store, change) for change in changes.values()),)
     total = len(looked_at) + documents
     for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
         findings += found
@@ -186,8 +186,8 @@ def _checkpoints(publisher: Publisher, store: ObjectStore, commits: Sequence[Com
 
 def _misleading(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
     try:
-        for one in publisher.misleading(commits):
-            yield Finding("document", one.keys[0], f"{one.problem}; repair() takes it away, the commits say it all")
+        for file in publisher.misleading(commits):
+            yield Finding("document", file.keys[0], f"{file.problem}; repair() takes it away, the commits say it all")
     except VersionedError as error:
         yield Finding("log", store.uri, str(error))
 
@@ -220,7 +220,7 @@ def _identities(
     findings: list[Finding] = []
     parts: dict[tuple[str, str | None], Add] = {}
     live = LiveParts()
-    for version in sorted(versions, key=lambda one: one.log_version):
+    for version in sorted(versions, key=lambda version: version.log_version):
         try:
             live.advance(commits[live.log_version + 1 : version.log_version + 1])
             adds = live.of(version.partition)
@@ -319,7 +319,7 @@ def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Ve
     for commit in commits:
         files.advance(commit)
     belonging = files.of(versions)
-    return {key: one for key, one in files.needed(state.history.versions).items() if key in belonging}
+    return {key: file for key, file in files.needed(state.history.versions).items() if key in belonging}
 
 
 def part_problems(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.branches.diff import LARGE_BYTES, Reading, differences
+from dagster_versioned.branches.diff import LARGE_BYTES, DiffOptions, differences
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.projects.downstream import downstream
 
@@ -127,13 +127,13 @@ def test_a_table_under_its_former_name(project):
     ],
 )
 def test_what_reads_rows(engine, size, chosen):
-    assert Reading(engine=engine).engine_for(size) == chosen
+    assert DiffOptions(engine=engine).engine_for(size) == chosen
 
 
 def test_arrow_reads_what_is_large_where_spark_cannot_start(monkeypatch, tmp_path):
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert Reading().engine_for(LARGE_BYTES + 1) == "arrow"
+    assert DiffOptions().engine_for(LARGE_BYTES + 1) == "arrow"
 
 
 def test_each_version_is_read_once(branch, monkeypatch):
@@ -142,7 +142,7 @@ def test_each_version_is_read_once(branch, monkeypatch):
     store = type(branch.table("raw").store)
     original = store.local_path
     monkeypatch.setattr(store, "local_path", lambda self, key: read.append(key) or original(self, key))
-    (found,) = differences(branch, Reading({"raw": ["n"]}, statistics=True))
+    (found,) = differences(branch, DiffOptions({"raw": ["n"]}, statistics=True))
     assert found.rows == {"added": 1, "removed": 1, "changed": 0, "unchanged": 0}
     assert [one.mean for one in found.statistics["n"]] == [1.0, 9.0]
     assert len([key for key in read if key.endswith(".parquet")]) == 2

@@ -188,10 +188,12 @@ def test_a_date_is_its_first_moment_in_utc():
 
 
 def test_forgetting_is_dry_unless_asked(cli, project):
-    from dagster_versioned.tables.write.pending import Computing
+    from dagster_versioned.tables.write.pending import OpenComputation
 
     table, key = project.table("computed"), "a" * 64
-    table.write_partitions({None: pa.table({"n": [1]})}, code_version="1", computations={None: Computing(key, 0.0)})
+    table.write_partitions(
+        {None: pa.table({"n": [1]})}, code_version="1", computations={None: OpenComputation(key, 0.0)}
+    )
     assert cli.json("forget", "computed")["versions"][0]["version"] == table.version().metadata_sha
     assert "--apply" in cli("forget", "computed", "--key", key, ok=0).err
     assert "1 version would" in cli("forget", "computed", "--code-version", "1", ok=0).out

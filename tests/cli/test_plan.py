@@ -9,7 +9,7 @@ from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.cli.comment import MOST_CHARACTERS, escaped
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.plan import markdown_of
-from dagster_versioned.sensors.forecast import Forecast, Foreseen
+from dagster_versioned.sensors.forecast import Forecast, ForecastEntry
 from support.command_line import in_process
 
 PIPELINE = """
@@ -149,7 +149,7 @@ def test_as_a_comment(built):
 
 def test_a_comment_of_thousands_of_assets_is_cut():
     names = [f"x{'_' * 60}{n}" for n in range(800)]
-    cells = [Foreseen(name, "NYC", name, None, "new", "never made", (), None, None) for name in names]
+    cells = [ForecastEntry(name, "NYC", name, None, "new", "never made", (), None, None) for name in names]
     found = Forecast(("NYC",), "production", tuple(cells), 0, 0, tuple(names), (), ())
     said = "\n".join(markdown_of(found))
     assert MOST_CHARACTERS - 400 < len(said) < MOST_CHARACTERS

@@ -18,7 +18,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import promote
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 
 FOLDER = Path(sys.argv[1])
 APPEND = TableOptions(mode="append")
@@ -51,7 +51,7 @@ clean = project.table("clean")
 clean.write(numbers(1), parents=raw.upstream(), code_version="1")
 
 made = project.table("made")
-made.write_partitions({None: numbers(7)}, computations={None: Computing(KEY, time.monotonic())})
+made.write_partitions({None: numbers(7)}, computations={None: OpenComputation(KEY, time.monotonic())})
 made.write(numbers(8))
 
 project.table("first_name").write(numbers(5))

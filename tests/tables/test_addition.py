@@ -18,7 +18,7 @@ from dagster_versioned.errors import (
     InvalidInput,
     UnsupportedType,
 )
-from dagster_versioned.identity.version import Added, Run
+from dagster_versioned.identity.version import AddedRows, Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
@@ -38,7 +38,7 @@ def rows_of(table: VersionedTable, version: int | None = None) -> dict[str, Any]
     return dict(zip(read["key"].to_pylist(), read["value"].to_pylist(), strict=True))
 
 
-def counts(added: Added | None) -> tuple[int, int]:
+def counts(added: AddedRows | None) -> tuple[int, int]:
     assert added is not None
     return added.inserted, added.updated
 

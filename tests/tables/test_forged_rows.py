@@ -17,7 +17,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.computations import contradicted
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 from support.call_log import CallLog
 from support.colliding import colliding_texts
 from support.spark import spark
@@ -110,7 +110,7 @@ class TestReplacedRows:
 
     def test_contradict_the_computation_that_gave_others(self, table):
         def compute(note: str) -> Any:
-            computing = Computing("0" * 64, time.monotonic())
+            computing = OpenComputation("0" * 64, time.monotonic())
             return table.write_partitions({None: rows(note)}, options=UNORDERED, computations={None: computing})[0]
 
         compute(ONE)

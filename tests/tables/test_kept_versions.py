@@ -15,7 +15,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.kept import KeptVersion
-from dagster_versioned.tables.write.pending import Computing
+from dagster_versioned.tables.write.pending import OpenComputation
 
 KEY = "a" * 64
 ONE, TWO = pa.table({"value": [1]}), pa.table({"value": [2]})
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> CountingStore:
 @pytest.fixture
 def table(store: CountingStore) -> VersionedTable:
     made = Project("P", store).table("one")
-    made.write_partitions({None: ONE}, code_version="1", computations={None: Computing(KEY, time.monotonic())})
+    made.write_partitions({None: ONE}, code_version="1", computations={None: OpenComputation(KEY, time.monotonic())})
     return Project("P", store).table("one")
 
 
@@ -76,7 +76,7 @@ def test_another_asset_is_refused(table: VersionedTable) -> None:
 def test_an_earlier_attempt_of_the_step_is_named(table: VersionedTable) -> None:
     run = Run("11111111-1111-1111-1111-111111111111", "step", 0)
     key = "b" * 64
-    table.write_partitions({None: TWO}, run=run, computations={None: Computing(key, time.monotonic())})
+    table.write_partitions({None: TWO}, run=run, computations={None: OpenComputation(key, time.monotonic())})
     kept = table.kept(table.computed({None: key})[None])
     (again,) = table.write_partitions({None: kept}, run=run)
     assert (again.change, again.replayed, again.reused) == ("none", True, True)

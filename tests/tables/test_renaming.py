@@ -11,7 +11,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import MemberCell, Need, TableHeads, find
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
-from dagster_versioned.tables.documents.head import Arriving, HeadDocument, head_key
+from dagster_versioned.tables.documents.head import HeadDocument, NameClaim, head_key
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
@@ -216,7 +216,7 @@ def test_a_table_that_is_created_meanwhile_wins_and_the_log_goes_on(
 
 def test_no_table_is_created_under_a_name_that_one_is_on_its_way_to(project: Project, rows: pa.Table) -> None:
     project.data.put(
-        head_key(project.table("journeys").name), HeadDocument(-1, None, arriving=Arriving("flights", True)).to_bytes()
+        head_key(project.table("journeys").name), HeadDocument(-1, None, arriving=NameClaim("flights", True)).to_bytes()
     )
     with pytest.raises(InvalidName, match="rename of the table flights takes this name"):
         project.table("journeys").write(rows)

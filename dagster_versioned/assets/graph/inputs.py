@@ -34,7 +34,7 @@ def metadata_by_upstream(node: AssetNode) -> Mapping[dg.AssetKey, Mapping[str, A
     """
     found: dict[dg.AssetKey, Mapping[str, Any]] = {}
     for key, inputs in inputs_by_upstream(node).items():
-        first, *others = [cast("Mapping[str, Any]", one.metadata or {}) for one in inputs]
+        first, *others = [cast("Mapping[str, Any]", input_.metadata or {}) for input_ in inputs]
         found[key] = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     return found
 
@@ -45,14 +45,14 @@ def inputs_by_upstream(node: AssetNode) -> Mapping[dg.AssetKey, Sequence[InputDe
         return {}
     assets = node.assets_def
     found = {key: list(_op_inputs(assets.node_def, name)) for name, key in assets.keys_by_input_name.items()}
-    loaded = {key: [one for one in inputs if not one.dagster_type.is_nothing] for key, inputs in found.items()}
+    loaded = {key: [input_ for input_ in inputs if not input_.dagster_type.is_nothing] for key, inputs in found.items()}
     return {key: inputs for key, inputs in loaded.items() if inputs}
 
 
 def _op_inputs(definition: Any, name: str) -> Iterator[InputDefinition]:
     """The inputs of ops that an input of an op or a graph is."""
     if not isinstance(definition, dg.GraphDefinition):
-        yield from (one for one in definition.input_defs if one.name == name)
+        yield from (def_ for def_ in definition.input_defs if def_.name == name)
         return
     for mapping in definition.input_mappings:
         if mapping.graph_input_name == name:

@@ -11,7 +11,9 @@ from dagster_versioned.tables.partitioning import Partitioning
 def partitioning_of(definition: dg.PartitionsDefinition[Any]) -> Partitioning:
     """What the keys of a definition mean; where it begins and ends, and which names there are, is no part of it."""
     if isinstance(definition, dg.MultiPartitionsDefinition):
-        return Partitioning.multi({one.name: partitioning_of(one.partitions_def) for one in definition.partitions_defs})
+        return Partitioning.multi(
+            {def_.name: partitioning_of(def_.partitions_def) for def_ in definition.partitions_defs}
+        )
     if isinstance(definition, dg.TimeWindowPartitionsDefinition):
         return Partitioning.time_windows(
             definition.cron_schedule, key_format=definition.fmt, timezone=definition.timezone

@@ -100,7 +100,7 @@ class Places:
         if not self._graph.has(key) or _is_nothing(self._graph.get(key)):
             return False
         definitions = [definition for _, definition in self._definitions(key, reader)]
-        return any(_may_be_ours(one) for one in definitions)
+        return any(_may_be_ours(definition) for definition in definitions)
 
     def require_name(self, key: dg.AssetKey) -> None:
         """Raise `InvalidName` where an asset can have no table, but is to have one: it is annotated with a value."""
@@ -165,9 +165,9 @@ class Places:
     def _names(self, key: dg.AssetKey, reader: dg.AssetKey | None) -> Iterator[tuple[dg.AssetsDefinition, str]]:
         if reader is not None:
             node = self._graph.get(reader)
-            for one in inputs_by_upstream(node).get(key, ()):
-                if one.input_manager_key is not None:
-                    yield node.assets_def, one.input_manager_key
+            for input_ in inputs_by_upstream(node).get(key, ()):
+                if input_.input_manager_key is not None:
+                    yield node.assets_def, input_.input_manager_key
         own = self._graph.get(key).assets_def
         yield own, own.get_io_manager_key_for_asset_key(key)
 

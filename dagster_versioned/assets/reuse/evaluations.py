@@ -65,11 +65,13 @@ def replayed(by_partition: Mapping[str | None, dg.AssetCheckEvaluation]) -> dg.A
     A step has one result of a check. Of several partitions it is what was found of the worst, and its metadata say for
     each what was.
     """
-    found = sorted(by_partition.items(), key=lambda one: (one[1].passed, not has_failed(one[1])))
+    found = sorted(by_partition.items(), key=lambda item: (item[1].passed, not has_failed(item[1])))
     worst = found[0][1]
     metadata: dict[str, Any] = {**worst.metadata, "dagster_versioned/replayed": True}
     if len(found) > 1:
-        metadata["dagster_versioned/partitions"] = {str(key): one.passed for key, one in by_partition.items()}
+        metadata["dagster_versioned/partitions"] = {
+            str(key): evaluation.passed for key, evaluation in by_partition.items()
+        }
     return dg.AssetCheckResult(
         passed=worst.passed,
         asset_key=worst.asset_key,

@@ -67,11 +67,11 @@ class ForeseenReuse:
             return None
         try:
             inputs = {
-                one.name: self._input(asset_key, partition, assets.keys_by_input_name[one.name], one)
-                for one in assets.node_def.input_defs
+                def_.name: self._input(asset_key, partition, assets.keys_by_input_name[def_.name], def_)
+                for def_ in assets.node_def.input_defs
             }
             table = self._table(asset_key)
-            known = {name: one for name, one in inputs.items() if one is not None}
+            known = {name: input_ for name, input_ in inputs.items() if input_ is not None}
             if table is None or len(known) < len(inputs):
                 return None
             default = config.default_value if config is not None and config.default_provided else None
@@ -99,5 +99,5 @@ class ForeseenReuse:
         versions = table.upstream(pin, partitions=None if wanted is None else sorted(wanted))
         annotation = definition.dagster_type.typing_type
         read_as = type_text(resource.frame_type() if annotation is Any else annotation)
-        parents = [one.parent for one in versions]
+        parents = [version.parent for version in versions]
         return ComputationInput(upstream.path, parents, read_as, asked_of(definition.metadata))

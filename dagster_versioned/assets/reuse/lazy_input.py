@@ -57,7 +57,7 @@ class LazyInput:
         return value
 
 
-class Kept:
+class KeptValue:
     """Begins the classes of what stands for an output, or a part of it, that is not computed."""
 
 
@@ -68,7 +68,7 @@ class LazyType(dg.DagsterType):
         self.inner = inner  # first: Dagster asks for the name while it makes the type
 
         def check(context: Any, value: object) -> dg.TypeCheck | bool:
-            return True if isinstance(value, LazyInput | Kept) else inner.type_check(context, value)
+            return True if isinstance(value, LazyInput | KeptValue) else inner.type_check(context, value)
 
         super().__init__(
             type_check_fn=check,
@@ -109,8 +109,8 @@ def _json(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            return [_json(one) for one in cast("Sequence[Any]", value)]
+            return [_json(element) for element in cast("Sequence[Any]", value)]
         case dict():
-            return {str(key): _json(one) for key, one in cast("Mapping[Any, Any]", value).items()}
+            return {str(key): _json(element) for key, element in cast("Mapping[Any, Any]", value).items()}
         case _:
             return str(value)

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
-from dagster_versioned.assets.reuse.lazy_input import Kept, LazyInput
+from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.findings import findings_of, note_findings
@@ -20,7 +20,7 @@ ByPartition = Mapping[str | None, KeptVersion]
 Findings = Mapping[str | None, dg.AssetCheckEvaluation]
 
 
-class KeptOutput(Kept):
+class KeptOutput(KeptValue):
     """The output of an asset: the versions that are kept, by partition, and what the function gave for the others."""
 
     def __init__(self, kept: ByPartition) -> None:
@@ -100,7 +100,7 @@ class ReuseStep(Step):
     @property
     def stands(self) -> bool:
         """Whether all that the step would compute is there and current, so that it changes nothing."""
-        return self.is_kept and all(one.is_current for kept in self.kept.values() for one in kept.values())
+        return self.is_kept and all(version.is_current for kept in self.kept.values() for version in kept.values())
 
     def outputs(self) -> Generator[dg.Output[Any] | dg.AssetCheckResult]:
         """What stands for the outputs that are kept, and what checks had found of them."""
@@ -111,9 +111,11 @@ class ReuseStep(Step):
 
     def calls(self) -> Iterator[Call]:
         """The calls to make, each with the inputs of its partitions, which are loaded for it."""
-        types = {one.name: one.dagster_type for one in self.context.op_execution_context.op_def.input_defs}
+        types = {def_.name: def_.dagster_type for def_ in self.context.op_execution_context.op_def.input_defs}
         for stretch in self.stretches or (None,):
-            loaded = {name: one.value(self._wanted(one, stretch), types[name]) for name, one in self.inputs.items()}
+            loaded = {
+                name: input_.value(self._wanted(input_, stretch), types[name]) for name, input_ in self.inputs.items()
+            }
             contexts = self._args if stretch is None else [NarrowedContext(self.context, stretch)]
             yield stretch, contexts, {**self._kwargs, **loaded}
 
@@ -166,7 +168,7 @@ def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     context = _context(compute)
     if context is None:
         return Step(args, kwargs)
-    names = [one.name for one in context.op_execution_context.op_def.input_defs]
+    names = [def_.name for def_ in context.op_execution_context.op_def.input_defs]
     inputs: dict[str, LazyInput] = {}
     for name in names:
         value = kwargs[name]
@@ -178,9 +180,9 @@ def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
             )
         inputs[name] = value
     step = _step(context, args, kwargs, inputs)
-    if step.stands or all(one.look_again is None for one in inputs.values()):
+    if step.stands or all(input_.look_again is None for input_ in inputs.values()):
         return step
-    return _step(context, args, kwargs, {name: one.as_it_is_now() for name, one in inputs.items()})
+    return _step(context, args, kwargs, {name: input_.as_it_is_now() for name, input_ in inputs.items()})
 
 
 def _step(
@@ -213,21 +215,21 @@ def _checked(
     for key, versions in found.items():
         blocking = sorted(check for check in graph.get(key).check_keys if graph.get(check).blocking)
         passed: dict[str | None, KeptVersion] = {}
-        for partition, one in versions.items():
-            sha = str(one.version.metadata_sha)
+        for partition, version in versions.items():
+            sha = str(version.version.metadata_sha)
             asked = {*blocking, *(check for check in own if check.asset_key == key)}
             known = evaluations(context.instance, asked, key, partition, sha)
             outcomes = {check.name: not has_failed(known[check]) for check in blocking if check in known}
-            noted = findings_of(one.store, sha) if blocking else {}
+            noted = findings_of(version.store, sha) if blocking else {}
             if not outcomes.items() <= noted.items():
-                note_findings(one.store, sha, outcomes)
+                note_findings(version.store, sha, outcomes)
             noted = {**noted, **outcomes}
             missed = [check.name for check in blocking if not noted.get(check.name)]
             if missed:
                 what = "failed" if missed[0] in noted else "is not known to have passed"
-                context.log.info(f"Version {one.version.short} {what} the check {missed[0]}: not reused.")
+                context.log.info(f"Version {version.version.short} {what} the check {missed[0]}: not reused.")
                 continue
-            passed[partition] = one
+            passed[partition] = version
             for check in known.keys() & own:
                 evaluated[check][partition] = known[check]
         kept[key] = passed

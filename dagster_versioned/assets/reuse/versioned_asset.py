@@ -85,7 +85,7 @@ def versioned_multi_asset(
     def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
         plain = dg.multi_asset(outs=outs, **options)(body)
         _check(plain, options, ignore_resources)
-        typed = {key: _typed_out(one, plain.op.output_dict[key].dagster_type) for key, one in outs.items()}
+        typed = {key: _typed_out(out, plain.op.output_dict[key].dagster_type) for key, out in outs.items()}
         given: dict[str, Any] = {
             **options,
             "name": options.get("name") or body.__name__,
@@ -123,7 +123,7 @@ def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iter
                 "stores nothing: annotated as it is, its value does not reach the IO manager",
                 "annotate the function with what it returns (MaterializeResult[pl.DataFrame] with value=…)",
             )
-    loaded = {plain.keys_by_input_name[one.name] for one in op.input_defs if not one.dagster_type.is_nothing}
+    loaded = {plain.keys_by_input_name[def_.name] for def_ in op.input_defs if not def_.dagster_type.is_nothing}
     unloaded = sorted(set(plain.keys_by_input_name.values()) - loaded - set(plain.keys))
     if unloaded or options.get("deps"):
         listed = ", ".join(key.to_user_string() for key in unloaded) or "its own"
@@ -153,14 +153,14 @@ def _ins(plain: dg.AssetsDefinition, options: Mapping[str, Any]) -> dict[str, dg
     """The inputs as they are, but of lazy types."""
     stated: Mapping[str, dg.AssetIn] = options.get("ins") or {}
     found: dict[str, dg.AssetIn] = {}
-    for one in plain.op.input_defs:
-        given = stated.get(one.name, dg.AssetIn())
-        found[one.name] = dg.AssetIn(
-            key=plain.keys_by_input_name[one.name],
+    for def_ in plain.op.input_defs:
+        given = stated.get(def_.name, dg.AssetIn())
+        found[def_.name] = dg.AssetIn(
+            key=plain.keys_by_input_name[def_.name],
             metadata=given.metadata,
             input_manager_key=given.input_manager_key,
             partition_mapping=given.partition_mapping,
-            dagster_type=lazy_type(one.dagster_type),
+            dagster_type=lazy_type(def_.dagster_type),
         )
     return found
 
@@ -177,17 +177,21 @@ def _typed_out(out: dg.AssetOut, inner: dg.DagsterType) -> dg.AssetOut:
 def _typed(body: Callable[..., Any], plain: dg.AssetsDefinition) -> Callable[..., Any]:
     """What Dagster calls in place of the function: of the same signature, with inputs of lazy types."""
     compute = functools.wraps(body)(reusing(body))
-    inputs = {one.name: lazy_type(one.dagster_type) for one in plain.op.input_defs}
+    inputs = {def_.name: lazy_type(def_.dagster_type) for def_ in plain.op.input_defs}
     hints = get_type_hints(body, include_extras=True)
     signature = inspect.signature(body)
     parameters = [
-        one.replace(annotation=inputs.get(one.name, hints.get(one.name, one.annotation)))
-        for one in signature.parameters.values()
+        parameter.replace(annotation=inputs.get(parameter.name, hints.get(parameter.name, parameter.annotation)))
+        for parameter in signature.parameters.values()
     ]
     returns = hints.get("return", inspect.Signature.empty)
     # By setattr, since type checkers do not know that a function has it.
     setattr(compute, "__signature__", signature.replace(parameters=parameters, return_annotation=returns))  # noqa: B010
     # Dagster before 1.11.10 finds resources by these, and get_type_hints never looks at the signature.
-    annotations = {one.name: one.annotation for one in parameters if one.annotation is not inspect.Parameter.empty}
+    annotations = {
+        parameter.name: parameter.annotation
+        for parameter in parameters
+        if parameter.annotation is not inspect.Parameter.empty
+    }
     compute.__annotations__ = annotations | ({} if returns is inspect.Signature.empty else {"return": returns})
     return cast("Callable[..., Any]", compute)

@@ -274,7 +274,7 @@ def drop_column(read: Snapshot, column: Column) -> Transaction:
     if path[0] in read.partition_columns:
         raise InvalidInput(f"The table is partitioned by {dotted!r}, which cannot be dropped. Nothing was written.")
     clustered = clustering_columns(read.domains, read.schema, read.column_mapping)
-    if any(one[: len(path)] == path for one in clustered):
+    if any(column[: len(path)] == path for column in clustered):
         raise InvalidInput(
             f"The table is clustered by {dotted!r}. Nothing was written. Cluster it by other columns first."
         )

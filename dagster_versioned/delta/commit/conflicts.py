@@ -168,7 +168,7 @@ def _protocol(intent: Intent, before: Protocol, after: Protocol | None) -> Itera
         return
     if intent.holds(Protocol):
         yield "protocol", "the table's protocol was changed, and is to be changed here, too"
-    had, has = (reader_features(one) | writer_features(one) for one in (before, after))
+    had, has = (reader_features(protocol) | writer_features(protocol) for protocol in (before, after))
     if had - has:
         yield "protocol", f"the table's protocol lost {', '.join(sorted(had - has))}"
     if asking := has - had - _ASK_NOTHING_ALONE:

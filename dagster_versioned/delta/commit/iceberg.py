@@ -88,7 +88,7 @@ def _of_files(actions: Sequence[Action]) -> Iterator[str]:
             yield f"the statistics of {action.path!r} do not say how many rows it has"
 
 
-def _of_type(data_type: DataType, path: str, *, nests: bool, nested: "_Nested | None" = None) -> Iterator[str]:
+def _of_type(data_type: DataType, path: str, *, nests: bool, nested: "_NestedPlace | None" = None) -> Iterator[str]:
     """``path`` is by the user's names; ``nests``: whether lists and maps are allowed; ``nested``: where the closest
     field is left, by the names that its ids have."""
     match data_type:
@@ -107,7 +107,7 @@ def _of_type(data_type: DataType, path: str, *, nests: bool, nested: "_Nested | 
                 yield f"column {path!r} is of the type {data_type}"
 
 
-def _inner(data_type: DataType, path: str, nested: "_Nested", step: str) -> Iterator[str]:
+def _inner(data_type: DataType, path: str, nested: "_NestedPlace", step: str) -> Iterator[str]:
     path, inside = f"{path}.{step}", nested.at(step)
     if inside.path not in inside.ids:
         yield f"{path!r} has no id in {NESTED_IDS}"
@@ -119,7 +119,7 @@ def _of_field(field: StructField, path: str, *, nests: bool) -> Iterator[str]:
         old, new = change.get("fromType", ""), change.get("toType", "")
         if not is_wider_for_iceberg(old, new):
             yield f"column {path!r} was changed from {old} to {new}"
-    yield from _of_type(field.type, path, nests=nests, nested=_Nested.of(field))
+    yield from _of_type(field.type, path, nests=nests, nested=_NestedPlace.of(field))
 
 
 def _shared_ids(schema: StructType) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _shared_ids(schema: StructType) -> Iterator[str]:
     fields = [*_fields(schema, "")]
     used = {number: path for path, field in fields if isinstance(number := field.metadata.get(ID), int)}
     for path, field in fields:
-        nested = _Nested.of(field)
+        nested = _NestedPlace.of(field)
         for inside, number in nested.ids.items():
             own = path + inside.removeprefix(nested.path)
             if (other := used.setdefault(number, own)) != own:
@@ -151,7 +151,7 @@ def _fields(data_type: DataType, path: str) -> Iterator[tuple[str, StructField]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Nested:
+class _NestedPlace:
     """A place in a field's lists and maps, as the keys of its ids spell it, and all these ids."""
 
     path: str

@@ -109,7 +109,7 @@ def named_by_content(deleted: Mapping[str, NDArray[np.int64]], inline_bytes: int
     """As `write_vectors`, but nothing is stored yet, small vectors are in their descriptors, and the others are in one
     file whose name comes from its bytes. Raises as `write_vectors`."""
     payloads = {of: _serialized(rows, of) for of, rows in sorted(deleted.items())}
-    large = {of: one for of, one in payloads.items() if len(one[0]) > inline_bytes}
+    large = {of: payload for of, payload in payloads.items() if len(payload[0]) > inline_bytes}
     data, offsets = _one_file(large)
     name = UUID(bytes=sha256(data).digest()[:16])
     vectors = {

@@ -71,7 +71,7 @@ class ReachingStore(StoreWrapper):
     def __init__(self, store: ObjectStore, allowed: Sequence[ObjectStore]) -> None:
         super().__init__(store)
         self._allowed = tuple(allowed)
-        self.reach = ExternalFiles((store.uri, *(one.uri for one in allowed)))
+        self.reach = ExternalFiles((store.uri, *(location.uri for location in allowed)))
 
     def subfolder(self, path: str) -> "ReachingStore":
         return ReachingStore(self._store.subfolder(path), self._allowed)

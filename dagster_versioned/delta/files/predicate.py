@@ -265,9 +265,9 @@ class _Reader:
 
     def _listed(self, left: Tree, values: list[Tree]) -> Predicate:
         compared = [self._compared(left, "=", value) for value in values]
-        exact = [one for one in compared if isinstance(one, Comparison) and one.exact]
-        if len(exact) == len(compared) > _MANY and len({one.path for one in exact}) == 1:
-            return In(exact[0].path, tuple(one.low for one in exact))
+        exact = [comparison for comparison in compared if isinstance(comparison, Comparison) and comparison.exact]
+        if len(exact) == len(compared) > _MANY and len({comparison.path for comparison in exact}) == 1:
+            return In(exact[0].path, tuple(comparison.low for comparison in exact))
         return Or(tuple(compared))
 
     def _like(self, left: Tree, right: Tree) -> Predicate:
@@ -317,7 +317,7 @@ def _found(schema: StructType, names: list[str]) -> tuple[Path, StructField] | N
     for name in names:
         if not isinstance(data_type, StructType):
             return None
-        same = [one for one in data_type.fields if one.name.casefold() == name.casefold()]
+        same = [field for field in data_type.fields if field.name.casefold() == name.casefold()]
         if len(same) != 1 or "__COLLATIONS" in same[0].metadata:  # which compares by rules of its own
             return None
         field = same[0]

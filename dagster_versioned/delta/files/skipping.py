@@ -138,7 +138,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judgement:
     """Whether the predicate may be true, false and null of a row, an entry a file."""
 
     true: Mask
@@ -146,11 +146,11 @@ class _Judged:
     null: Mask
 
 
-def _judge(predicate: Predicate, bounds: Mapping[Path, Bounds], count: int) -> _Judged:
-    def constant(true: bool, false: bool, null: bool) -> _Judged:
-        return _Judged(*(pa.repeat(pa.scalar(value), count) for value in (true, false, null)))
+def _judge(predicate: Predicate, bounds: Mapping[Path, Bounds], count: int) -> _Judgement:
+    def constant(true: bool, false: bool, null: bool) -> _Judgement:
+        return _Judgement(*(pa.repeat(pa.scalar(value), count) for value in (true, false, null)))
 
-    def judge(node: Predicate) -> _Judged:
+    def judge(node: Predicate) -> _Judgement:
         match node:
             case Constant(value=value):
                 return constant(value is True, value is False, value is None)
@@ -158,13 +158,13 @@ def _judge(predicate: Predicate, bounds: Mapping[Path, Bounds], count: int) -> _
                 return constant(True, True, True)
             case Not(child=child):
                 judged = judge(child)
-                return _Judged(judged.false, judged.true, judged.null)
+                return _Judgement(judged.false, judged.true, judged.null)
             case And(children=children):
                 return _all([judge(child) for child in children] or [constant(True, False, False)])
             case Or(children=children):
                 flipped = [judge(Not(child)) for child in children]
                 judged = _all(flipped or [constant(True, False, False)])
-                return _Judged(judged.false, judged.true, judged.null)
+                return _Judgement(judged.false, judged.true, judged.null)
             case _:
                 known = bounds.get(node.path)
                 return constant(True, True, True) if known is None else _of_column(node, known)
@@ -172,20 +172,20 @@ def _judge(predicate: Predicate, bounds: Mapping[Path, Bounds], count: int) -> _
     return judge(predicate)
 
 
-def _all(judged: Sequence[_Judged]) -> _Judged:
+def _all(judged: Sequence[_Judgement]) -> _Judgement:
     first, *others = judged
     true, false, null = first.true, first.false, first.null
     for other in others:
         null = compute.or_(compute.and_(null, compute.or_(other.true, other.null)), compute.and_(other.null, true))
         true = compute.and_(true, other.true)
         false = compute.or_(false, other.false)
-    return _Judged(true, false, null)
+    return _Judgement(true, false, null)
 
 
-def _of_column(node: Comparison | IsNull | StartsWith | In, bounds: Bounds) -> _Judged:
+def _of_column(node: Comparison | IsNull | StartsWith | In, bounds: Bounds) -> _Judgement:
     match node:
         case IsNull():
-            return _Judged(bounds.may_null, bounds.may_value, _nowhere(bounds))
+            return _Judgement(bounds.may_null, bounds.may_value, _nowhere(bounds))
         case Comparison():
             low, high, exact = _within_type(node.low, node.high, bounds.low.type)
             true, false = _compared(node.operator, bounds, _scalar(low), _scalar(high), exact)
@@ -194,7 +194,7 @@ def _of_column(node: Comparison | IsNull | StartsWith | In, bounds: Bounds) -> _
         case In():
             true, false = _listed(node, bounds)
     # Of a null, none of them is true or false.
-    return _Judged(compute.and_(true, bounds.may_value), compute.and_(false, bounds.may_value), bounds.may_null)
+    return _Judgement(compute.and_(true, bounds.may_value), compute.and_(false, bounds.may_value), bounds.may_null)
 
 
 def _compared(operator: Operator, bounds: Bounds, low: Any, high: Any, exact: bool) -> tuple[Mask, Mask]:

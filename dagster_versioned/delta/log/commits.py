@@ -313,10 +313,10 @@ class LogSegment:
 def _apart(compactions: Iterable[range], commits: range) -> Iterator[range]:
     """Those that lie within ``commits``, from the first on the longest that begins after the one before."""
     after = commits.start
-    for one in sorted(compactions, key=lambda one: (one.start, -one.stop)):
-        if one.start >= after and one.start + 1 < one.stop <= commits.stop:
-            yield one
-            after = one.stop
+    for compacted in sorted(compactions, key=lambda compaction: (compaction.start, -compaction.stop)):
+        if compacted.start >= after and compacted.start + 1 < compacted.stop <= commits.stop:
+            yield compacted
+            after = compacted.stop
 
 
 def list_log(
@@ -334,17 +334,17 @@ def list_log(
     if hint is not None and (found := _segment_from(store, hint, version)) is not None:
         return found
     try:
-        return _Listing.read(store, None, version).segment(store, version, before)
+        return _LogListing.read(store, None, version).segment(store, version, before)
     except LogCorrupt:
         # A listing is no snapshot: a commit that landed meanwhile may show without the one before it. Look again.
-        return _Listing.read(store, None, version).segment(store, version, before)
+        return _LogListing.read(store, None, version).segment(store, version, before)
 
 
 def _segment_from(store: ObjectStore, hint: int, version: int | None) -> LogSegment | None:
     """The segment as a listing from a version on shows it; ``None`` where that is not enough to tell."""
     if version is not None and hint > version:
         return None
-    listed = _Listing.read(store, hint, version)
+    listed = _LogListing.read(store, hint, version)
     if listed.newest is None or not (hint == 0 or any(files.version >= hint for files in listed.checkpoints)):
         return None
     try:
@@ -358,7 +358,7 @@ def read_log(store: ObjectStore) -> list[Commit]:
 
     Raises `TableNotFound`, `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
     """
-    listed = _Listing.read(store, None, None)
+    listed = _LogListing.read(store, None, None)
     if listed.newest is not None and listed.versions[:1] != [0]:
         raise begins_late(store)
     segment = list_log(store, before=0)
@@ -407,7 +407,7 @@ def compactions_of(store: ObjectStore) -> list[range]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
+class _LogListing:
     versions: list[int]
     checkpoints: list[CheckpointFiles]
     compactions: list[range]
@@ -420,7 +420,7 @@ class _Listing:
         return max(found, default=None)
 
     @classmethod
-    def read(cls, store: ObjectStore, first: int | None, last: int | None) -> "_Listing":
+    def read(cls, store: ObjectStore, first: int | None, last: int | None) -> "_LogListing":
         start_after = "" if first is None else f"{LOG_FOLDER}{first:020d}"
         end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
         versions: list[int] = []
@@ -446,13 +446,17 @@ class _Listing:
     def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest
         if newest is None:
-            if version is not None and _Listing.read(store, None, None).newest is not None:
+            if version is not None and _LogListing.read(store, None, None).newest is not None:
                 raise VersionNotFound(f"{store.uri} begins after version {version}. Nothing was read.")
             raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")
         wanted = newest if version is None else version
         if wanted > newest:
             raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
-        usable = [one for one in self.checkpoints if one.version <= wanted and (before is None or one.version < before)]
+        usable = [
+            checkpoint
+            for checkpoint in self.checkpoints
+            if checkpoint.version <= wanted and (before is None or checkpoint.version < before)
+        ]
         checkpoint = usable[-1] if usable else None
         return LogSegment(wanted, checkpoint, self.versions, self.compactions, self.checksums, self.etags)
 

@@ -30,7 +30,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Misleading:
+class MisleadingFiles:
     """Files (of a checkpoint in parts, several) that say together what the commits do not: what, in words."""
 
     keys: tuple[str, ...]
@@ -39,27 +39,30 @@ class Misleading:
 
 def misleading_files(
     store: ObjectStore, commits: Sequence[Commit], after: int = -1, but: Container[str] = ()
-) -> Iterator[Misleading]:
+) -> Iterator[MisleadingFiles]:
     """The files beside ``commits``, which are all from version 0 on, that are not what these say; each is read.
 
     Only those of versions ``after`` one, and none whose key is in ``but``.
     """
     checksums = [file.version for file in log_files(store) if file.kind == "checksum"]
     looks: list[tuple[int, tuple[str, ...], Callable[[Snapshot], str | None]]] = []
-    looks += [(one, (checksum_key(one),), partial(_checksum, store, one)) for one in checksums]
-    looks += [(one.version, one.keys, partial(_checkpoint, store, one)) for one in checkpoints_of(store)]
+    looks += [(checksum, (checksum_key(checksum),), partial(_checksum, store, checksum)) for checksum in checksums]
+    looks += [
+        (checkpoint.version, checkpoint.keys, partial(_checkpoint, store, checkpoint))
+        for checkpoint in checkpoints_of(store)
+    ]
     looks = [look for look in looks if look[0] > after and look[1][0] not in but]
     snapshot: Snapshot | None = None
-    for version, keys, look in sorted(looks, key=lambda one: one[:2]):
+    for version, keys, look in sorted(looks, key=lambda look: look[:2]):
         problem = "the log ends before this version"
         if version < len(commits):
             snapshot = _until(commits, version, snapshot)
             problem = look(snapshot)
         if problem is not None:
-            yield Misleading(keys, problem)
+            yield MisleadingFiles(keys, problem)
     for versions in compactions_of(store):
         if versions.stop - 1 > after and (problem := _compaction(store, versions, commits)) is not None:
-            yield Misleading((compaction_key(versions),), problem)
+            yield MisleadingFiles((compaction_key(versions),), problem)
 
 
 def _until(commits: Sequence[Commit], version: int, before: Snapshot | None) -> Snapshot:
@@ -79,7 +82,7 @@ def _checksum(store: ObjectStore, version: int, found: Snapshot) -> str | None:
 def _checkpoint(store: ObjectStore, files: CheckpointFiles, found: Snapshot) -> str | None:
     try:
         held = read_checkpoint(store, files)
-        named = {kind: [one for one in held.actions if isinstance(one, kind)] for kind in (Protocol, Metadata)}
+        named = {kind: [action for action in held.actions if isinstance(action, kind)] for kind in (Protocol, Metadata)}
         if any(len(actions) != 1 for actions in named.values()):
             return "it does not hold exactly one protocol and one metaData"
         (protocol,), (metadata,) = named[Protocol], named[Metadata]
@@ -90,11 +93,11 @@ def _checkpoint(store: ObjectStore, files: CheckpointFiles, found: Snapshot) -> 
     )
     if difference is not None:
         return difference
-    txns = {one.app_id: one.version for one in held.actions if isinstance(one, Txn)}
-    domains = {one.domain: one.configuration for one in held.actions if isinstance(one, DomainMetadata)}
+    txns = {action.app_id: action.version for action in held.actions if isinstance(action, Txn)}
+    domains = {action.domain: action.configuration for action in held.actions if isinstance(action, DomainMetadata)}
     if _facts(to_adds(held.files)) != _facts(found.adds()):
         return "its files are not those of the log"
-    if any(txns.get(app) != one.version for app, one in found.txns.items()):
+    if any(txns.get(app) != txn.version for app, txn in found.txns.items()):
         return "its transaction identifiers are not those of the log"
     return "its domains are not those of the log" if domains != dict(found.domains) else None
 

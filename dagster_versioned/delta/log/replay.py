@@ -104,7 +104,7 @@ class Changes:
         for commit in commits:
             if keys := commit.forgotten:
                 forgotten |= keys
-                ended = [one for one, last in latest.items() if isinstance(last, Remove) and last.key in keys]
+                ended = [path for path, last in latest.items() if isinstance(last, Remove) and last.key in keys]
                 latest.update(dict.fromkeys(ended))
             for action in commit.actions:
                 if isinstance(action, Add | Remove):

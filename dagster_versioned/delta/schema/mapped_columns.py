@@ -27,7 +27,7 @@ def with_mapped_columns(
     if (configuration.get(MODE) or "none").lower() == "none":
         return schema, dict(configuration)
     known = [number for field in _fields(schema) for number in _ids(field)]
-    given = _Given(max([_highest(configuration), *known]), keep_names, _nests(configuration))
+    given = _IdCounter(max([_highest(configuration), *known]), keep_names, _nests(configuration))
     mapped = given.struct(schema)
     return mapped, {**configuration, MAX_ID: str(given.last)}
 
@@ -57,7 +57,7 @@ def _nests(configuration: Mapping[str, str]) -> bool:
 
 
 @dataclass
-class _Given:
+class _IdCounter:
     """Counts the ids that are given on the way through a schema."""
 
     last: int

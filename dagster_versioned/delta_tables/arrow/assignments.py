@@ -11,7 +11,7 @@ from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, nullable_type, nulls
 from dagster_versioned.delta_tables.dml import TARGET, is_default
-from dagster_versioned.engines.sql import Names, Resolved, evaluate, stored, table_of
+from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, stored, table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class ResolvedAssignments:
     """Expressions by the paths of what they give a value to (`dml.assigned_paths`)."""
 
     rules: RowRules
-    values: Mapping[Path, Resolved | None]
+    values: Mapping[Path, ResolvedExpression | None]
     """``None`` is null: a default that the column does not have."""
 
     @classmethod
     def of(cls, rules: RowRules, assigned: Mapping[Path, str], names: Names) -> Self:
         """Raises `InvalidInput`."""
 
-        def value(path: Path, sql: str) -> Resolved | None:
+        def value(path: Path, sql: str) -> ResolvedExpression | None:
             if is_default(sql):
                 return rules.default(path[0]) if len(path) == 1 else None
             return names.resolve(sql)
@@ -70,7 +70,7 @@ class ResolvedAssignments:
 
     def _made(self, sides: Mapping[str, pa.Table], count: int) -> dict[Path, Any]:
         made: dict[Path, Any] = {}
-        wanted: dict[str, tuple[Resolved, DataType | None]] = {}
+        wanted: dict[str, tuple[ResolvedExpression, DataType | None]] = {}
         for path, value in self.values.items():
             data_type = self.rules.type_at(path)
             if value is None:

@@ -19,20 +19,20 @@ from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.delta_tables.arrow.assignments import ResolvedAssignments
 from dagster_versioned.delta_tables.arrow.rules import frame_schema, sided
-from dagster_versioned.delta_tables.arrow.write import Looked, Touched, Write
+from dagster_versioned.delta_tables.arrow.write import FileChange, FileRows, Write
 from dagster_versioned.delta_tables.dml import (
     SOURCE,
     TARGET,
     Merge,
+    MergeClause,
     MergeClauses,
     Positions,
-    Then,
     files_holding,
     refuse_twice_met,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import in_memory, stream
-from dagster_versioned.engines.sql import Names, Resolved, is_true, pairs, stored, table_of
+from dagster_versioned.engines.sql import Names, ResolvedExpression, is_true, pairs, stored, table_of
 
 JOIN_ROWS = 16_000_000
 """Rows of the table that are joined at once."""
@@ -45,7 +45,7 @@ def merge(write: Write, files: Sequence[Add], change: Merge) -> int:
     """Merge; see `dml.Merge` and `dml.RowEngine.change`; how many rows the source has. Raises `InvalidInput`."""
     source = source_table(change.source)
     plan = _Plan(write, stored_schema(source.schema), change)
-    touched: list[Touched] = []
+    touched: list[FileChange] = []
     met = np.zeros(source.num_rows, np.bool_)
     for group in _groups(plan.candidates(files, source)):
         touched += plan.touched(group, source, met)
@@ -81,7 +81,7 @@ def _groups(files: Sequence[Add]) -> "list[list[Add]]":
 class _Clause:
     """One clause: its condition, and what it assigns (``None``: it deletes)."""
 
-    condition: Resolved | None
+    condition: ResolvedExpression | None
     assignments: ResolvedAssignments | None
 
 
@@ -100,7 +100,7 @@ class _Plan:
         self._not_matched = [self._clause(then, Names({SOURCE: source})) for then in clauses.not_matched]
         self._not_by_source = [self._clause(then, Names({TARGET: schema})) for then in clauses.by_source]
 
-    def _clause(self, then: Then, names: Names) -> _Clause:
+    def _clause(self, then: MergeClause, names: Names) -> _Clause:
         rules = self._write.rules
         return _Clause(
             None if then.condition is None else names.resolve(then.condition),
@@ -122,7 +122,7 @@ class _Plan:
 
     # --- pairs
 
-    def touched(self, files: Sequence[Add], source: pa.Table, met: NDArray[np.bool_]) -> list[Touched]:
+    def touched(self, files: Sequence[Add], source: pa.Table, met: NDArray[np.bool_]) -> list[FileChange]:
         """What the clauses for rows of the table do to these files; marks the source's rows that met one."""
         columns = set(self._on.of(TARGET))
         for clause in (*self._matched, *self._not_by_source):
@@ -192,7 +192,9 @@ class _Plan:
         }
         return _chosen(self._matched, sides, len(ours))
 
-    def _file(self, file: Looked, clause: Positions, ours: Positions, theirs: Positions, source: pa.Table) -> Touched:
+    def _file(
+        self, file: FileRows, clause: Positions, ours: Positions, theirs: Positions, source: pa.Table
+    ) -> FileChange:
         clauses = [*self._matched, *self._not_by_source]
         deletes = np.isin(clause, [i for i, then in enumerate(clauses) if then.assignments is None])
         update, by, rows = ours[~deletes], clause[~deletes], theirs[~deletes]
@@ -216,7 +218,7 @@ class _Plan:
             back = np.argsort(np.concatenate(places), kind="stable")
             return pa.concat_tables(pieces).take(cast("Any", pa.array(back)))
 
-        return Touched(file.add, np.flatnonzero(file.live), len(file.live), ours[deletes], update, renew)
+        return FileChange(file.add, np.flatnonzero(file.live), len(file.live), ours[deletes], update, renew)
 
     def inserts(self, source: pa.Table, met: NDArray[np.bool_]) -> pa.Table | None:
         """The new rows, of the source's rows that met none."""

@@ -31,7 +31,7 @@ from dagster_versioned.delta_tables.dml import (
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import WRITABLE, family_of, in_memory, stream
 from dagster_versioned.engines.nested_fields import renamed
-from dagster_versioned.engines.sql import Names, Resolved, evaluate, is_true, quoted, stored, table_of
+from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, is_true, quoted, stored, table_of
 from dagster_versioned.errors import UnsupportedFrame
 
 
@@ -58,7 +58,7 @@ class RowRules:
         """The high-water marks of the identity columns that values were given for."""
         return self._marks
 
-    def default(self, column: str) -> Resolved | None:
+    def default(self, column: str) -> ResolvedExpression | None:
         """What a row that says ``DEFAULT`` gets; ``None``: null."""
         return self._defaults.get(column)
 
@@ -115,12 +115,12 @@ class RowRules:
             self.require(rows, check, of_check(name, check.text))
         for name in brought & self._generated.keys():
             made = self._generated[name]
-            same = Resolved(
+            same = ResolvedExpression(
                 made.text, f"{quoted(TARGET, name)} IS NOT DISTINCT FROM ({made.sql})", made.columns | {(TARGET, name)}
             )
             self.require(rows, same, of_generated(name, made.text))
 
-    def require(self, rows: pa.Table, check: Resolved, sentence: Sentence) -> None:
+    def require(self, rows: pa.Table, check: ResolvedExpression, sentence: Sentence) -> None:
         """Raise `InvalidInput` if there are rows that a predicate is false or null for."""
         if count := rows.num_rows - int(is_true(sided(rows, check.of(TARGET)), check).sum()):
             raise sentence.refusal(count, f"{rows.num_rows} rows")

@@ -24,11 +24,19 @@ from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
-from dagster_versioned.delta_tables.dml import TARGET, FileChanges, Positions, Target, Thinned, path_of, thinned_files
+from dagster_versioned.delta_tables.dml import (
+    TARGET,
+    FileChanges,
+    Positions,
+    Target,
+    ThinnedFile,
+    path_of,
+    thinned_files,
+)
 from dagster_versioned.delta_tables.read import target_scan
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.scan import Scan
-from dagster_versioned.engines.sql import Resolved, is_true
+from dagster_versioned.engines.sql import ResolvedExpression, is_true
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +53,7 @@ NO_ROWS: Positions = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FileRows:
     """Some columns of a data file: all its rows, and which of them are not deleted."""
 
     add: Add
@@ -54,7 +62,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class FileChange:
     """A file some of whose ``live`` rows go: positions to delete, and to update by ``renew``, which is given the rows
     at ``update`` and returns what they become."""
 
@@ -88,7 +96,7 @@ class Write:
         self._room = threading.Semaphore(2 * WORKERS)
         self._adds: list[Future[Add]] = []
         self._cdcs: list[Future[Cdc]] = []
-        self._thinned: dict[str, Thinned] = {}
+        self._thinned: dict[str, ThinnedFile] = {}
         self._now = now_ms()
         self._tracked = target.tracked
 
@@ -107,26 +115,26 @@ class Write:
     def _scan(self, add: Add) -> Scan:
         return target_scan(self.target, [replace(add, deletion_vector=None)])
 
-    def look(self, add: Add, columns: Iterable[str]) -> Looked:
+    def look(self, add: Add, columns: Iterable[str]) -> FileRows:
         """Some columns of a data file, and which of its rows are not deleted."""
         wanted = sorted(columns) or [self.target.snapshot.schema.names[0]]
         rows = self.read(add, wanted)
         live = np.ones(rows.num_rows, np.bool_)
         if add.deletion_vector is not None:
             live[deleted_rows(self.target.store, add.deletion_vector, rows.num_rows, add.key)] = False
-        return Looked(add, rows, live)
+        return FileRows(add, rows, live)
 
-    def find(self, files: Sequence[Add], condition: Resolved) -> list[Touched]:
+    def find(self, files: Sequence[Add], condition: ResolvedExpression) -> list[FileChange]:
         """The files that have rows for which a condition is true, with these as rows to delete."""
 
-        def found(add: Add) -> Touched:
+        def found(add: Add) -> FileChange:
             file = self.look(add, condition.of(TARGET))
             hits = is_true(sided(file.rows, condition.of(TARGET)), condition) & file.live
-            return Touched(add, np.flatnonzero(file.live), len(file.live), np.flatnonzero(hits))
+            return FileChange(add, np.flatnonzero(file.live), len(file.live), np.flatnonzero(hits))
 
         return [file for file in self.each(found, files) if len(file.delete)]
 
-    def all_of(self, add: Add) -> Touched:
+    def all_of(self, add: Add) -> FileChange:
         """All rows of a file, which is not read where its statistics say how many they are, and nothing but a metric
         depends on that."""
         count = None if self.target.rules.change_feed else statistics.num_records(add.stats)
@@ -134,12 +142,12 @@ class Write:
             count = None
         if count is None:
             file = self.look(add, ())
-            return Touched(add, np.flatnonzero(file.live), len(file.live), np.flatnonzero(file.live))
+            return FileChange(add, np.flatnonzero(file.live), len(file.live), np.flatnonzero(file.live))
         live = np.ones(count, np.bool_)
         if add.deletion_vector is not None:
             live[deleted_rows(self.target.store, add.deletion_vector, count, add.key)] = False
         rows = np.flatnonzero(live)
-        return Touched(add, rows, count, rows)
+        return FileChange(add, rows, count, rows)
 
     def with_ids(self, add: Add, rows: pa.Table) -> pa.Table:
         """All rows of a data file with the ids and commit versions that they keep, where the table tracks rows."""
@@ -164,7 +172,7 @@ class Write:
         if changes:
             self._changes(rows, "insert")
 
-    def settle(self, touched: Sequence[Touched], inserts: pa.Table | None = None) -> None:
+    def settle(self, touched: Sequence[FileChange], inserts: pa.Table | None = None) -> None:
         """Write what becomes of the files' rows, and new rows with them."""
         rows_say_it = any(not file.whole or len(file.update) for file in touched)
         changes = self.target.rules.change_feed and rows_say_it
@@ -182,7 +190,7 @@ class Write:
         if inserts is not None and inserts.num_rows:
             self.insert(inserts, changes=changes)
 
-    def _settle(self, file: Touched, changes: bool) -> tuple[pa.Table | None, int]:
+    def _settle(self, file: FileChange, changes: bool) -> tuple[pa.Table | None, int]:
         """One file; returns updated rows that are to be written with those of others, and how many rows were copied."""
         vectors = self.target.rules.deletion_vectors
         updates = len(file.update) > 0
@@ -205,7 +213,7 @@ class Write:
             gone = np.ones(file.num_records, np.bool_)
             gone[file.live] = False
             gone[file.gone] = True
-            self._thinned[file.add.key] = Thinned(file.add, np.flatnonzero(gone), file.num_records)
+            self._thinned[file.add.key] = ThinnedFile(file.add, np.flatnonzero(gone), file.num_records)
         elif rows is not None:
             stays = np.zeros(file.num_records, np.bool_)
             stays[file.live] = True

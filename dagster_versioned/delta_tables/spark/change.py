@@ -26,11 +26,11 @@ from dagster_versioned.delta_tables.dml import (
     Delete,
     FileChanges,
     Merge,
+    MergeClause,
     MergeClauses,
     Positions,
     Target,
-    Then,
-    Thinned,
+    ThinnedFile,
     Update,
     WhenMatched,
     WhenNotMatched,
@@ -45,7 +45,7 @@ from dagster_versioned.delta_tables.dml import (
 )
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import FILE, PREFIX, ROW, ROW_ID
-from dagster_versioned.delta_tables.spark.rules import Completed, Values, completed, default_of
+from dagster_versioned.delta_tables.spark.rules import CompletedRows, Values, completed, default_of
 from dagster_versioned.delta_tables.spark.task import COPY, DELETE, INSERT, STAY, UPDATE, Report
 from dagster_versioned.delta_tables.spark.write import (
     SparkWrites,
@@ -90,12 +90,12 @@ def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], change: D
         columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place()]
         if target.rules.change_feed:
             columns += _old(target)
-        outcome = engine.run(target, Completed(rows.select(*columns), ()), change_feed=target.rules.change_feed)
+        outcome = engine.run(target, CompletedRows(rows.select(*columns), ()), change_feed=target.rules.change_feed)
     if target.rules.change_feed and whole and outcome.gone:
         # A version with change data files says all it changed in them.
         rows = engine.located(target, whole)
         columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place(), *_old(target)]
-        outcome.cdcs += engine.run(target, Completed(rows.select(*columns), ()), change_feed=True).cdcs
+        outcome.cdcs += engine.run(target, CompletedRows(rows.select(*columns), ()), change_feed=True).cdcs
     settled = _settled(engine, target, partial, outcome)
     counts = [_row_count(target, add) for add in whole]
     now = now_ms()
@@ -272,7 +272,7 @@ class _MergePlan:
             and self._source_schema.field(theirs).type in plain
         ]
 
-    def rows(self, files: Sequence[Add]) -> Completed:
+    def rows(self, files: Sequence[Add]) -> CompletedRows:
         from pyspark.sql import functions as sf
 
         joined = self._joined(files)
@@ -308,7 +308,7 @@ class _MergePlan:
             return ours.join(theirs, on, "full_outer" if self.clauses.by_source else "right_outer")
         return ours.join(theirs, on, "left_outer" if self.clauses.by_source else "inner")
 
-    def _completed(self, joined: "DataFrame", thens: Sequence[Then]) -> Completed:
+    def _completed(self, joined: "DataFrame", thens: Sequence[MergeClause]) -> CompletedRows:
         from pyspark.sql import functions as sf
 
         schema = self._target.snapshot.schema
@@ -356,7 +356,7 @@ class _MergePlan:
             return None
         return default_of(self._target, name) if new else _of(TARGET, name)
 
-    def _text(self, then: Then, sql: str) -> str:
+    def _text(self, then: MergeClause, sql: str) -> str:
         """The expression with the side before names that both have, where only one side can be meant."""
         if then.kind is WhenMatched or not self.clauses.touch or is_default(sql):
             return sql
@@ -380,7 +380,7 @@ def _qualified(sql: str, side: str, names: set[str]) -> str:
     return tree.sql("spark") if bare else sql
 
 
-def _operation(then: Then) -> int:
+def _operation(then: MergeClause) -> int:
     if then.kind is WhenNotMatched:
         return INSERT
     return DELETE if then.assigned is None else UPDATE
@@ -415,7 +415,7 @@ def _kept_ids(target: Target, row_id: "Column | None") -> "dict[str, Column]":
 
 
 @dataclass(frozen=True)
-class _Settled:
+class _ChangeOutcome:
     """The files after a change, and how many rows went or were copied."""
 
     changes: FileChanges
@@ -423,12 +423,12 @@ class _Settled:
     copied: int
 
 
-def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome: Report) -> _Settled:
+def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome: Report) -> _ChangeOutcome:
     """Take the rows that are gone out of their files: by deletion vectors, or by copying what stays."""
     now = now_ms()
     removes: list[Remove] = []
     adds = list(outcome.adds)
-    thinned: list[Thinned] = []
+    thinned: list[ThinnedFile] = []
     partly: list[tuple[Add, Positions]] = []
     total = remaining = 0
     numbers = sorted(outcome.gone)
@@ -441,7 +441,7 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
         if len(gone) + len(before) == rows:
             removes.append(add.removed(now))
         elif target.rules.deletion_vectors:
-            thinned.append(Thinned(add, np.union1d(before, gone), rows))
+            thinned.append(ThinnedFile(add, np.union1d(before, gone), rows))
         else:
             partly.append((add, gone))
             remaining += rows - len(before) - len(gone)
@@ -450,7 +450,7 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
     if partly:
         stays = engine.located(target, [add for add, _ in partly], ids=True).select(*copied_columns(target))
         left_out = {number: gone for number, (_, gone) in enumerate(partly)}
-        moved = engine.run(target, Completed(stays, ()), gone=left_out)
+        moved = engine.run(target, CompletedRows(stays, ()), gone=left_out)
         adds += moved.adds
         copied = moved.rows.get(COPY, 0)
         require_all(copied, remaining, target)
@@ -461,7 +461,7 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
         # Whole files say it themselves.
         target.store.delete([decode_path(cdc.path) for cdc in cdcs])
         cdcs = []
-    return _Settled(FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks), total, copied)
+    return _ChangeOutcome(FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks), total, copied)
 
 
 def _row_count(target: Target, add: Add) -> int:

@@ -60,7 +60,7 @@ class FilteringTableReader(TableReader):
         table = self.snapshot
         if self.feed:
             return filters
-        predicate = And(tuple(predicate_of(one, table.schema) for one in filters))
+        predicate = And(tuple(predicate_of(filter_, table.schema) for filter_ in filters))
         kept = candidates(table.files, predicate, table.schema, table.column_mapping, table.partition_columns)
         keys = frozenset(kept["key"].to_pylist())
         self.files = tuple(file for file in self.files if file.key in keys)

@@ -25,7 +25,7 @@ class FilesReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plain: Sequence[dict[str, Any]] = partition.value or ()
-        yield from stream_table(replace(self.scan, files=tuple(_file(one) for one in plain)))
+        yield from stream_table(replace(self.scan, files=tuple(_file(file) for file in plain)))
 
 
 class TableReader(FilesReader, DataSourceReader):

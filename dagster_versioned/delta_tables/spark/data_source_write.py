@@ -112,7 +112,7 @@ class WriteJob:
         from dagster_versioned.delta.schema.types import parse_schema
         from dagster_versioned.delta_tables import commands
 
-        engine = _Given(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
+        engine = _StagedRows(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
         applied = commands.write(
             engine,  # pyright: ignore[reportArgumentType] - it has what a write calls, and no more
@@ -125,7 +125,7 @@ class WriteJob:
         return not applied.skipped
 
 
-class _Given:
+class _StagedRows:
     """As much of a `RowEngine` as `write` asks of it, for rows that are in files already."""
 
     def __init__(self, schema: StructType, adds: list[Add], planned: str) -> None:

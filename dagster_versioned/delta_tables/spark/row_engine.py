@@ -21,7 +21,7 @@ from dagster_versioned.delta_tables.dml import (
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.change import changed
 from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW
-from dagster_versioned.delta_tables.spark.rules import Completed, Values, completed, default_of
+from dagster_versioned.delta_tables.spark.rules import CompletedRows, Values, completed, default_of
 from dagster_versioned.delta_tables.spark.write import (
     SparkWrites,
     cardinality,
@@ -86,7 +86,7 @@ class SparkRowEngine(SparkWrites):
             keys = [quoted(name) for name in order] or [sf.col(FILE), sf.col(ROW)]
             dealt = grouped.repartition(len(groups), "_group").sortWithinPartitions("_group", *keys)
             moved = dealt.select(*copied_columns(target), sf.col("_group").alias(delta_task.GROUP))
-            outcome = self.run(target, Completed(moved, ()), data_change=False)
+            outcome = self.run(target, CompletedRows(moved, ()), data_change=False)
             expected = sum(row_counts(target, files)) - sum(map(cardinality, files))
             require_all(outcome.rows.get(delta_task.COPY, 0), expected, target)
         now = now_ms()

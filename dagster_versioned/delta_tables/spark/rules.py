@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Completed:
+class CompletedRows:
     """Rows as a `DeltaTask` takes them, the rules by the numbers in the column `BROKEN`, and the steps of the identity
     columns that were generated, by place."""
 
@@ -52,7 +52,7 @@ def completed(
     values: Values,
     controls: "Mapping[str, Column]",
     within: str | None = None,
-) -> Completed:
+) -> CompletedRows:
     """The rows with every column of the table and what goes with them (``controls``, by the names in `delta_task`).
 
     ``within`` is a predicate that new rows must satisfy.
@@ -75,7 +75,7 @@ def completed(
         broken = sf.coalesce(*(sf.when(is_broken, sf.lit(i)) for i, (_, is_broken) in enumerate(rules)))
         final.append(sf.when(changed, broken).alias(delta_task.BROKEN))
     steps = {place: identity[name].step for place, name in zip(places, numbered, strict=True)}
-    return Completed(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
+    return CompletedRows(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
 
 
 def _flag(name: str) -> str:

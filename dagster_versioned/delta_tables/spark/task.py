@@ -239,7 +239,7 @@ class _TaskWriter:
 
     def _add(self, table: pa.Table) -> None:
         self._data.append(table)
-        if sum(one.nbytes for one in self._data) >= FLUSH_BYTES:
+        if sum(batch.nbytes for batch in self._data) >= FLUSH_BYTES:
             self._flush_data()
 
     def _record(self, batch: pa.RecordBatch, operations: NDArray[np.int8]) -> None:
@@ -255,7 +255,7 @@ class _TaskWriter:
                 table = self._values(rows, side)
                 kinds: Any = pa.repeat(kind, table.num_rows)
                 self._changes.append(table.append_column(CHANGE_TYPE, kinds))
-        if sum(one.nbytes for one in self._changes) >= FLUSH_BYTES:
+        if sum(change.nbytes for change in self._changes) >= FLUSH_BYTES:
             self._flush_changes()
 
     def _values(self, batch: pa.RecordBatch, side: Any) -> pa.Table:

@@ -25,7 +25,7 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     ROW_VERSION,
     rows_with_locations,
 )
-from dagster_versioned.delta_tables.spark.rules import Completed, refuse_broken
+from dagster_versioned.delta_tables.spark.rules import CompletedRows, refuse_broken
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
 from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
@@ -51,7 +51,7 @@ class SparkWrites:
     def run(
         self,
         target: Target,
-        rows: Completed,
+        rows: CompletedRows,
         *,
         change_feed: bool = False,
         data_change: bool = True,
@@ -74,7 +74,7 @@ class SparkWrites:
             collected = rows.frame.mapInArrow(self_contained(work), REPORT_SCHEMA).collect()
         steps = {name: column.step for name, column in target.rules.identity.items()}
         outcome = _joined([Report.from_bytes(bytes(row["report"])) for row in collected], steps)
-        refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(one, 0) for one in (1, 2)))
+        refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(kind, 0) for kind in (1, 2)))
         if not runs_here(self._session):
             _require_files(target, [*outcome.adds, *outcome.cdcs])
         return outcome

@@ -22,7 +22,7 @@ from dagster_versioned.engines.row_size import total_size
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, Upsert
+from dagster_versioned.engines.upsert import RowMatch, Upsert
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, Sums
 
 BATCH_ROWS = ROW_GROUP_ROWS
@@ -141,7 +141,7 @@ class ArrowEngine:
         needed = {stored(side, name): rows[name] for side, name in condition.columns}
         return rows.num_rows - int(is_true(table_of(needed, rows.num_rows), condition).sum())
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
+    def merge(self, frame: Any, base: Scan, matching: RowMatch, staging: Staging, options: WriteOptions) -> Upsert:
         """See `merge_tables`; holds the frame, the table's keys, and the files whose rows change in memory."""
         incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
         if matching.gone is not None:
@@ -317,5 +317,6 @@ def _member(member: Any, known: Any) -> Any:
 
 def _is_untyped(data_types: Sequence[Any]) -> bool:
     return any(
-        pa.types.is_null(one) or _is_untyped([one.field(i).type for i in range(one.num_fields)]) for one in data_types
+        pa.types.is_null(type_) or _is_untyped([type_.field(i).type for i in range(type_.num_fields)])
+        for type_ in data_types
     )

@@ -16,8 +16,8 @@ from dagster_versioned.engines.join_key import join_keys
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.upsert import (
-    Matching,
     Positions,
+    RowMatch,
     Upsert,
     deleted_from,
     marked,
@@ -51,7 +51,7 @@ class _Matches:
 def merge_tables(
     frame: pa.Table,
     base: Scan,
-    matching: Matching,
+    matching: RowMatch,
     write: Callable[[pa.Table], StagedParts],
     measure: Callable[[pa.Table], RowsSummary],
     *,
@@ -123,7 +123,7 @@ def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 
-def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) -> _Matches:
+def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: RowMatch) -> _Matches:
     gone: pa.Table | None = matching.gone
     if not frame.num_rows and (gone is None or not gone.num_rows):
         return _Matches(*[np.empty(0, np.int64)] * 3)
@@ -152,7 +152,7 @@ def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) ->
     return _Matches(files[found], positions[found], rows)
 
 
-def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
+def _check_table(frame: pa.Table, matched: Rows, matching: RowMatch) -> None:
     repeated = np.flatnonzero(np.bincount(matched) > 1)
     refuse_repeated_in_table(
         matching,
@@ -180,4 +180,4 @@ def _lanes(table: pa.Table, key: bytes) -> "tuple[NDArray[np.uint64], NDArray[np
     lanes = [row_lanes(batch, key) for batch in table.to_batches()]
     if not lanes:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    return np.concatenate([one[0] for one in lanes]), np.concatenate([one[1] for one in lanes])
+    return np.concatenate([lane[0] for lane in lanes]), np.concatenate([lane[1] for lane in lanes])

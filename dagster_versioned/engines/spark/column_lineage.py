@@ -108,7 +108,7 @@ class _Lineage:
         match node.kind:
             case "SubqueryAlias" if node.members["identifier"]["name"].startswith(MARK):
                 source = node.members["identifier"]["name"].removeprefix(MARK)
-                self._origins |= {one.id: {Origin(source, one.name)} for one in self._output(node)}
+                self._origins |= {attribute.id: {Origin(source, attribute.name)} for attribute in self._output(node)}
             case "Generate":
                 for attribute in _attributes(node.members["generatorOutput"]):
                     self._derive(attribute.id, self._references(node.members["generator"]))
@@ -129,11 +129,11 @@ class _Lineage:
                 self._derive(expression[0]["exprId"]["id"], self._references(expression[1:]))
 
     def _references(self, expression: Sequence[Json]) -> Iterator[int]:
-        for one in expression:
-            if one["class"].endswith(".AttributeReference"):
-                yield one["exprId"]["id"]
-            elif "plan" in one:  # a subquery: what it returns
-                plan, _ = _node(one["plan"], 0)
+        for part in expression:
+            if part["class"].endswith(".AttributeReference"):
+                yield part["exprId"]["id"]
+            elif "plan" in part:  # a subquery: what it returns
+                plan, _ = _node(part["plan"], 0)
                 self._enter(plan)
                 yield from (attribute.id for attribute in self._output(plan))
 

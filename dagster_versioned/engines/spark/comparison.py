@@ -176,7 +176,14 @@ def compare_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) 
         counts = _counts(is_changed, names)
         found = _row(
             grouped,
-            [*counts, *(one for side in SIDES for one in _aggregates(side, held[side], measured[side], of_key=True))],
+            [
+                *counts,
+                *(
+                    aggregate
+                    for side in SIDES
+                    for aggregate in _aggregates(side, held[side], measured[side], of_key=True)
+                ),
+            ],
         )
         for side in SIDES:
             nulls, repeated = (_whole(found, f"{side}_{what}") for what in ("nulls", "repeated"))

@@ -39,7 +39,7 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="vectors") as pool:
         rows = list(pool.map(partial(positions, scan), marked))
-    of: NDArray[np.int32] = np.repeat(np.array(marked, np.int32), [len(one) for one in rows])
+    of: NDArray[np.int32] = np.repeat(np.array(marked, np.int32), [len(row) for row in rows])
     positions_of: NDArray[np.int64] = np.concatenate(rows)
     table = pa.table({"_deleted_of": pa.array(of), "_deleted_row": pa.array(positions_of)})
     return sf.broadcast(from_arrow(session, table))

@@ -20,7 +20,7 @@ from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.engines.spark.write import write
 from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, Upsert
+from dagster_versioned.engines.upsert import RowMatch, Upsert
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import BagDigest, Sums
 
@@ -128,7 +128,7 @@ class SparkEngine:
                 "Nothing was written. Correct it, or the frame's columns."
             ) from error
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
+    def merge(self, frame: Any, base: Scan, matching: RowMatch, staging: Staging, options: WriteOptions) -> Upsert:
         """See `merge_frames`; three jobs over keys, one that writes the files that change."""
         from dagster_versioned.engines.spark.upsert import merge_frames
 

@@ -122,7 +122,9 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
 
     if unsigned := _unsigned(scan):
         # Spark has such values as decimals alone.
-        fields = [replace(one, type="decimal(20,0)") if one.name in unsigned else one for one in scan.schema.fields]
+        fields = [
+            replace(field, type="decimal(20,0)") if field.name in unsigned else field for field in scan.schema.fields
+        ]
         wide = _by_spark(replace(scan, schema=StructType(fields)), session, paths)
         named = {name: sf.col(f"`{name.replace('`', '``')}`") for name in scan.selected.names}
         longs = {name: named[name].cast("long").alias(name) for name in unsigned if name in named}
@@ -143,7 +145,7 @@ def _unsigned(scan: Scan) -> set[str]:
     def asked(_: Scan, __: Sequence[StructField], stored: pa.Schema) -> bool:
         kinds = dict(zip(stored.names, cast("list[Any]", stored.types), strict=True))
         found.update(
-            one.name for one in scan.schema.fields if kinds.get(one.name) == pa.uint64() and one.type == "long"
+            field.name for field in scan.schema.fields if kinds.get(field.name) == pa.uint64() and field.type == "long"
         )
         return True
 

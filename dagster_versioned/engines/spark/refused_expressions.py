@@ -54,7 +54,11 @@ def _refusal(error: Exception, conditions: Sequence[str], untouched: str) -> Inv
         reason = text.splitlines()[0] if text else kind
     else:
         return None
-    to_do = f" Correct {' or '.join(f'{one!r:.300}' for one in conditions)}, or the values." if conditions else ""
+    to_do = (
+        f" Correct {' or '.join(f'{condition!r:.300}' for condition in conditions)}, or the values."
+        if conditions
+        else ""
+    )
     return InvalidInput(f"Spark refuses the expression or a value: {reason[:500].rstrip(' ;.')}. {untouched}{to_do}")
 
 

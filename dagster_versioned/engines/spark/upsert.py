@@ -21,8 +21,8 @@ from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
 from dagster_versioned.engines.upsert import (
-    Matching,
     Positions,
+    RowMatch,
     Upsert,
     deleted_from,
     marked,
@@ -43,7 +43,7 @@ _FILE, _MATCHED, _DIFFERS = "_file", "_matched", "_differs"
 def merge_frames(
     frame: "DataFrame",
     base: Scan,
-    matching: Matching,
+    matching: RowMatch,
     read: "Callable[[Scan], DataFrame]",
     write: "Callable[[DataFrame], StagedParts]",
     *,
@@ -52,7 +52,7 @@ def merge_frames(
 ) -> Upsert:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, matching.key, matching.named)
-    merging = _Merging(frame, base, matching, read)
+    merging = _MergeSides(frame, base, matching, read)
     new = merging.new
     refuse_bad_rows(matching, bad_keys(new, merging.keys, matching.key))
     none = nothing(base.schema)
@@ -98,8 +98,8 @@ def _together(frames: "Iterable[DataFrame]") -> "DataFrame":
 
 @dataclass(frozen=True)
 class _Matches:
-    """The rows of `_Merging.joined`, counted: those with a key of the frame, those of them that say something else, and
-    those that go without one; by file, how many go."""
+    """The rows of `_MergeSides.joined`, counted: those with a key of the frame, those of them that say something else,
+    and those that go without one; by file, how many go."""
 
     joined: "DataFrame"
     matched: int
@@ -108,7 +108,7 @@ class _Matches:
     going: Mapping[int, int]
 
 
-def _matches(joined: "DataFrame", keys: list[str], matching: Matching) -> _Matches:
+def _matches(joined: "DataFrame", keys: list[str], matching: RowMatch) -> _Matches:
     """Raises `InvalidInput` where several rows of the table have a key of the frame."""
     by_file = joined.groupBy(_FILE).agg(
         sf.count_if(sf.col(_MATCHED)).alias("matched"),
@@ -124,7 +124,9 @@ def _matches(joined: "DataFrame", keys: list[str], matching: Matching) -> _Match
     return _Matches(joined, matched, updated, removed, going)
 
 
-def _written(merging: "_Merging", matches: _Matches, replaced: Sequence[int], old: "DataFrame | None") -> "DataFrame":
+def _written(
+    merging: "_MergeSides", matches: _Matches, replaced: Sequence[int], old: "DataFrame | None"
+) -> "DataFrame":
     """The rows of new files: what stays of ``old``, the rows of files that are replaced, and what the frame brings."""
     new, keys, joined = merging.new, merging.keys, matches.joined
     rows = new
@@ -135,7 +137,7 @@ def _written(merging: "_Merging", matches: _Matches, replaced: Sequence[int], ol
     return rows if old is None else merging.those(old, joined, "left_anti").unionByName(rows)
 
 
-def _feed(merging: "_Merging", matches: _Matches, names: Sequence[str]) -> "DataFrame":
+def _feed(merging: "_MergeSides", matches: _Matches, names: Sequence[str]) -> "DataFrame":
     """What was inserted, updated and removed, with a column that says which."""
     new, keys, joined = merging.new, merging.keys, matches.joined
     differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
@@ -152,14 +154,14 @@ def _feed(merging: "_Merging", matches: _Matches, names: Sequence[str]) -> "Data
     )
 
 
-class _Merging:
+class _MergeSides:
     """The rows of both sides, under positional names: a user's may hold dots and backticks, and both have the same.
 
     ``new`` is the frame, ``keys`` are its columns that identify rows, ``on`` those of units, ``ids`` both. Whether a
     row of the table goes depends on these alone.
     """
 
-    def __init__(self, frame: "DataFrame", base: Scan, matching: Matching, read: "Callable[[Scan], DataFrame]") -> None:
+    def __init__(self, frame: "DataFrame", base: Scan, matching: RowMatch, read: "Callable[[Scan], DataFrame]") -> None:
         self._base, self._read, self._gone = base, read, matching.gone
         names = {name: f"_c{i}" for i, name in enumerate(base.schema.names)}
         self._id_names = tuple(dict.fromkeys((*matching.key, *matching.on)))

@@ -136,7 +136,7 @@ class Task:
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
-                pending = _Pending()
+                pending = _BatchQueue()
                 for batch in conform_all(_renamed(batches, self.schema), self.schema):
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
@@ -236,7 +236,7 @@ class _RowsSummarizer:
         )
 
 
-class _Pending:
+class _BatchQueue:
     """Batches on their way through the encoder, bounded in bytes."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
         return frame.withColumn(name, sf.struct(*groups))
     for group in columns.values():
         require_content("The frame", frame.columns, group)
-    places = [[frame.columns.index(one) for one in group] for group in columns.values()]
+    places = [[frame.columns.index(name) for name in group] for group in columns.values()]
     schemas = [stored_schema(frame.select(*map(_column, group)).schema) for group in columns.values()]
     members = list(columns)
 

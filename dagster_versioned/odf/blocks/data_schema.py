@@ -265,7 +265,7 @@ def logical(data_type: DataType) -> DataType:
         case DataTypeMap(key_type=key, value_type=value):
             return DataTypeMap(logical(key), logical(value))
         case DataTypeStruct(fields=members):
-            return DataTypeStruct(tuple(DataField(one.name, logical(one.type)) for one in members))
+            return DataTypeStruct(tuple(DataField(member.name, logical(member.type)) for member in members))
         case _:
             return data_type
 
@@ -280,6 +280,6 @@ def required(data_type: DataType) -> DataType:
         case DataTypeMap(key_type=key, value_type=value):
             return replace(data_type, key_type=required(key), value_type=required(value))
         case DataTypeStruct(fields=members):
-            return DataTypeStruct(tuple(replace(one, type=required(one.type)) for one in members))
+            return DataTypeStruct(tuple(replace(member, type=required(member.type)) for member in members))
         case _:
             return data_type

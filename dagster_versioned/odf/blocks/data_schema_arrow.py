@@ -111,7 +111,7 @@ def _from_required(arrow: Any, path: str) -> DataType:  # noqa: C901 - one case 
         return odf.DataTypeMap(_from_type(key, f"{path}[]"), _from_type(value, f"{path}[]"), arrow.keys_sorted)
     if types.is_struct(arrow):
         return odf.DataTypeStruct(
-            tuple(_from_field(one, f"{path}.{one.name}") for one in cast("list[pa.Field[Any]]", list(arrow)))
+            tuple(_from_field(field, f"{path}.{field.name}") for field in cast("list[pa.Field[Any]]", list(arrow)))
         )
     raise InvalidInput(
         f"The column {path!r:.200} is of the Arrow type {arrow}, for which Open Data Fabric has no logical type. "
@@ -161,7 +161,7 @@ def _to_required(data_type: DataType, path: str, extra: ExtraAttributes | None) 
             map_: Any = pa.map_  # whose stubs know no field as the type of the values
             return map_(keys, values, keys_sorted=bool(is_sorted))
         case odf.DataTypeStruct(fields=members):
-            return pa.struct([_to_field(one, f"{path}.{one.name}") for one in members])
+            return pa.struct([_to_field(member, f"{path}.{member.name}") for member in members])
         case _:
             raise AssertionError(data_type)
 

@@ -109,7 +109,7 @@ def validate(previous: ChainState | None, block: Block, name: Multihash) -> Chai
         )
         state = replace(previous, head=name, sequence_number=block.sequence_number, system_time=block.system_time)
         return _apply(state, block)
-    except (_Broken, InvalidInput, ChainCorrupt) as rule:
+    except (_BrokenRule, InvalidInput, ChainCorrupt) as rule:
         event = type(block.event).__name__
         raise ChainCorrupt(
             f"Block {block.sequence_number} ({name}, {event}) breaks the rules of a chain: {str(rule).rstrip('.')}. "
@@ -117,23 +117,23 @@ def validate(previous: ChainState | None, block: Block, name: Multihash) -> Chai
         ) from None
 
 
-class _Broken(Exception):
+class _BrokenRule(Exception):
     """A rule that a block breaks; `validate` says which block."""
 
 
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise _Broken(otherwise)
+        raise _BrokenRule(otherwise)
 
 
 def _no_change() -> NoReturn:
-    raise _Broken("it changes nothing")
+    raise _BrokenRule("it changes nothing")
 
 
 def _first(block: Block, name: Multihash) -> ChainState:
     event = block.event
     if not isinstance(event, Seed):
-        raise _Broken("a chain begins with Seed")
+        raise _BrokenRule("a chain begins with Seed")
     _require(block.sequence_number == 0, "the first block has the number 0")
     _require(block.prev_block_hash is None, f"the first block follows none, and this one {block.prev_block_hash}")
     return ChainState(name, 0, block.system_time, event)
@@ -142,7 +142,7 @@ def _first(block: Block, name: Multihash) -> ChainState:
 def _apply(state: ChainState, block: Block) -> ChainState:  # noqa: C901 - one case an event
     match block.event:
         case Seed():
-            raise _Broken("a chain has one Seed, its first block")
+            raise _BrokenRule("a chain has one Seed, its first block")
         case AddData() as event:
             _require_kind(state, DatasetKind.ROOT)
             return _add_data(state, event)
@@ -261,7 +261,7 @@ def _add_data(state: ChainState, event: AddData) -> ChainState:
 def _execute_transform(state: ChainState, event: ExecuteTransform) -> ChainState:
     transform = state.transform
     if transform is None:
-        raise _Broken("there is no SetTransform before it")
+        raise _BrokenRule("there is no SetTransform before it")
     expected = [DatasetId.parse(entry.dataset_ref) for entry in transform.inputs]
     given = [entry.dataset_id for entry in event.query_inputs]
     _require(

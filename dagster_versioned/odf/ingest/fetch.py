@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"\$\{\{\s*env\.(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedFile:
     """A file that is to be read, what it is as of, and the state that its source is in after it."""
 
     file: SourceFile
@@ -64,7 +64,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetching:
+class FetchOptions:
     """How files are fetched: into ``folder``, at ``now``, each of at most ``max_bytes``.
 
     ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
@@ -95,7 +95,7 @@ class Fetching:
         return Places(self.folder / "fetched", self.max_bytes, ftp, self.profile)
 
 
-def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
+def fetch(step: FetchStep, states: Sequence[SourceState], fetching: FetchOptions) -> Iterator[FetchedFile]:
     """The files that are new since the source was in ``states`` (of this dataset so far, the newest last), in order.
 
     Raises `InvalidInput` for what cannot be fetched, `ObjectNotFound`, `AccessDenied` and `StorageError`.
@@ -148,7 +148,7 @@ def _refused(what: str, why: str) -> InvalidInput:
 # --- a URL -----------------------------------------------------------------------------------------------------------
 
 
-def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching) -> Fetched | None:
+def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: FetchOptions) -> FetchedFile | None:
     if isinstance(step.cache, SourceCachingForever) and state is not None:
         return None
     if is_bucket(step.url) or is_ftp(step.url):
@@ -176,10 +176,10 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
     if new == state:
         return None
     when = event_time(step.event_time, path=unquote(parts.path), modified=modified, now=fetching.now)
-    return Fetched(file, when, new)
+    return FetchedFile(file, when, new)
 
 
-def _fetch_remote(step: FetchStepUrl, state: SourceState | None, fetching: Fetching) -> Fetched | None:
+def _fetch_remote(step: FetchStepUrl, state: SourceState | None, fetching: FetchOptions) -> FetchedFile | None:
     """The file of a bucket or an FTP server, if it is another one than that of the state."""
     if is_bucket(step.url):
         _require_own(step.url, fetching)
@@ -194,10 +194,10 @@ def _fetch_remote(step: FetchStepUrl, state: SourceState | None, fetching: Fetch
     if new == state:
         return None
     when = event_time(step.event_time, path=found.path, modified=found.modified, now=fetching.now)
-    return Fetched(SourceFile(found.path, path), when, new)
+    return FetchedFile(SourceFile(found.path, path), when, new)
 
 
-def _require_harmless(headers: Iterable[RequestHeader], fetching: Fetching) -> None:
+def _require_harmless(headers: Iterable[RequestHeader], fetching: FetchOptions) -> None:
     """Raise `InvalidInput` for a stranger's header that could do more than choose among forms of what is public."""
     refused = [header.name for header in headers if header.name.lower() not in HARMLESS_HEADERS]
     if refused and not fetching.local_files:
@@ -238,7 +238,9 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
+def _fetch_files(
+    step: FetchStepFilesGlob, states: Sequence[SourceState], fetching: FetchOptions
+) -> Iterator[FetchedFile]:
     """Each file once, by its name; files are put in order before the first is read."""
     found = _files_like(step.path, fetching)
     names = [file.name for file in found]
@@ -264,10 +266,12 @@ def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetchi
             "one, or move it away."
         )
     for file in new:
-        yield Fetched(SourceFile(file.path, file.read()), times[file.name], SourceState(SOURCE_NAME, ETAG, file.name))
+        yield FetchedFile(
+            SourceFile(file.path, file.read()), times[file.name], SourceState(SOURCE_NAME, ETAG, file.name)
+        )
 
 
-def _files_like(pattern: str, fetching: Fetching) -> list[ListedFile]:
+def _files_like(pattern: str, fetching: FetchOptions) -> list[ListedFile]:
     """The files that match a pattern: of this machine, of a bucket, or of an FTP server."""
     if is_ftp(pattern):
         return ftp_files(pattern, lambda text: _filled(text, fetching.variables), fetching.places)
@@ -282,7 +286,7 @@ def _files_like(pattern: str, fetching: Fetching) -> list[ListedFile]:
     return [file_of(path) for path in map(Path, matches) if path.is_file()]
 
 
-def _require_own(files: str, fetching: Fetching) -> None:
+def _require_own(files: str, fetching: FetchOptions) -> None:
     if fetching.local_files:
         return
     what, why = f"files of this machine, {_shown(files)!a:.200}", ""
@@ -294,7 +298,7 @@ def _require_own(files: str, fetching: Fetching) -> None:
     )
 
 
-def _require_file(path: Path, fetching: Fetching) -> Path:
+def _require_file(path: Path, fetching: FetchOptions) -> Path:
     """The path itself. Raises `InvalidInput` where no file is there, or one that is too large."""
     try:
         size = path.stat().st_size if path.is_file() else None

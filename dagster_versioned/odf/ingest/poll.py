@@ -35,7 +35,14 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.odf.ingest.fetch import MAX_BYTES, SOURCE_NAME, Fetched, Fetching, check_no_password, fetch
+from dagster_versioned.odf.ingest.fetch import (
+    MAX_BYTES,
+    SOURCE_NAME,
+    FetchedFile,
+    FetchOptions,
+    check_no_password,
+    fetch,
+)
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.ingest.read import read
 from dagster_versioned.odf.ingest.source_file import SourceFile
@@ -58,7 +65,7 @@ _PIECE_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
+class IngestedFile:
     """A file that was read, and the version that the table has since; ``change`` of it may be ``"none"``."""
 
     file: str
@@ -118,7 +125,7 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
         ) from None
 
 
-def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[Ingested]:
+def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[IngestedFile]:
     """Add what is new in a source to a table, file by file; each is committed before the next is read.
 
     ``described`` is passed on to `EventTable.write`. Raises what fetching, reading and writing do; what was
@@ -126,7 +133,7 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
     """
     check_no_password(source.fetch)
     with TemporaryFolder() as folder:
-        fetching = Fetching(
+        fetching = FetchOptions(
             folder=folder,
             now=polling.clock(),
             client=polling.client,
@@ -141,12 +148,12 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
             rows = preprocess(read(file, source.read, max_bytes=polling.max_bytes), source.preprocess)
             result = events.write(rows, event_time=_of(found), source=source, source_state=found.state, **described)
-            yield Ingested(found.file.name, found.event_time, result)
+            yield IngestedFile(found.file.name, found.event_time, result)
 
 
 def add_file(
     events: EventTable, source: SetPollingSource | AddPushSource, path: Path, event_time: datetime | None = None
-) -> Ingested:
+) -> IngestedFile:
     """Add a file to a table as the source would read it; given twice, it is added twice, as far as merging goes.
 
     Raises what reading and writing do.
@@ -154,10 +161,10 @@ def add_file(
     if not path.is_file():
         raise InvalidInput(f"{path} is not there, or no file. Nothing was added.")
     rows = preprocess(read(SourceFile(str(path), path), source.read), source.preprocess)
-    return Ingested(str(path), event_time, events.write(rows, event_time=event_time, source=source))
+    return IngestedFile(str(path), event_time, events.write(rows, event_time=event_time, source=source))
 
 
-def _of(found: Fetched) -> datetime | None:
+def _of(found: FetchedFile) -> datetime | None:
     """The file's event time as tables keep it, in milliseconds."""
     when = found.event_time
     return None if when is None else when.replace(microsecond=when.microsecond // 1000 * 1000)

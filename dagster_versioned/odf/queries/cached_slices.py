@@ -87,9 +87,9 @@ def discard(
         found.append(one)
     if apply and found:
         protected = _protected(table)  # the runs may have taken long
-        kept.update((one.key, protected[one.key]) for one in found if one.key in protected)
-        found = [one for one in found if one.key not in kept]
-        table.store.delete([one.key for one in found])
+        kept.update((info.key, protected[info.key]) for info in found if info.key in protected)
+        found = [info for info in found if info.key not in kept]
+        table.store.delete([info.key for info in found])
     return DiscardReport(tuple(found), kept)
 
 

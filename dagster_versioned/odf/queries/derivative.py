@@ -12,7 +12,7 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.ingest.declare import declare
 from dagster_versioned.odf.ingest.poll import history_of
 from dagster_versioned.odf.manifest import DatasetSnapshot
-from dagster_versioned.odf.queries.transform import Derivation, Derived, InputAt, query_of
+from dagster_versioned.odf.queries.transform import Derivation, DerivationReport, InputAt, query_of
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.table import VersionedTable, open_table
@@ -25,7 +25,7 @@ def add_derivative(
     *,
     key: SigningKey | None = None,
     **described: Any,
-) -> tuple[Derived, int]:
+) -> tuple[DerivationReport, int]:
     """Run the query of a manifest over what is new in its inputs; what was appended, and how much else was recorded.
 
     Inputs are tables of the same project, by identity or by name; ``named`` is the table's name for a dataset's. The
@@ -42,9 +42,11 @@ def add_derivative(
     columns = None if vocab is None else history_of(MergeStrategyAppend(), vocab).columns
     (event,) = transforms
     query = query_of(event)
-    inputs = {one.alias or one.dataset_ref: _input(table.project, one.dataset_ref, named) for one in event.inputs}
+    inputs = {
+        input_.alias or input_.dataset_ref: _input(table.project, input_.dataset_ref, named) for input_ in event.inputs
+    }
     derived = Derivation(query, inputs).write(table, key=key, columns=columns, **described)
-    others = replace(snapshot, metadata=tuple(one for one in snapshot.metadata if one is not event))
+    others = replace(snapshot, metadata=tuple(other for other in snapshot.metadata if other is not event))
     return derived, declare(EventTable(table, key=key), others, **described)
 
 

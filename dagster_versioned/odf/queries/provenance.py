@@ -161,7 +161,7 @@ def _brought(dataset: RemoteDataset, link: Link, event: pa.Table, columns: Event
         register(cursor, "t", event)
         found: Sequence[Any] | None = cursor.execute(
             f"SELECT max(e.{offset}) FROM e JOIN t ON {same} AND e.{offset} < t.{offset} "
-            f"WHERE e.{operation} NOT IN ({', '.join(str(int(one)) for one in _TAKES_BACK)})"
+            f"WHERE e.{operation} NOT IN ({', '.join(str(int(code)) for code in _TAKES_BACK)})"
         ).fetchone()
     if found is None or found[0] is None:
         raise VersionNotFound(

@@ -111,7 +111,7 @@ class InputAt:
 
 
 @dataclass(frozen=True)
-class Derived:
+class DerivationReport:
     """What a run did: the version, the intervals of the inputs, and how (``kind``; ``None`` where nothing was new)."""
 
     result: WriteResult
@@ -126,7 +126,7 @@ class Derivation:
     query: TransformQuery
     inputs: Mapping[str, InputAt]
 
-    def write(self, table: VersionedTable, *, key: SigningKey | None = None, **described: Any) -> Derived:
+    def write(self, table: VersionedTable, *, key: SigningKey | None = None, **described: Any) -> DerivationReport:
         """Do it in the active session of Spark, and append what comes of it to a table, as `derive` says."""
         return derive(EventTable(table, key=key), self.query, self.inputs, default_session(), **described)
 
@@ -144,7 +144,7 @@ def derive(
     options: TableOptions | None = None,
     run: Run | None = None,
     columns: EventColumns | None = None,
-) -> Derived:
+) -> DerivationReport:
     """Run a query over what is new in its inputs, and append what comes of it: one slice, its blocks, one commit.
 
     A query that differs from the one that ran last, other inputs, or other columns of an input have everything computed
@@ -166,8 +166,8 @@ def derive(
         )
     if columns is not None:
         output.check_columns(ground, columns)
-    transform = transform_event(query, {name: one.state.seed.dataset_id for name, one in inputs.items()}, session)
-    taken = tuple(inputs[one] for one in query.inputs)
+    transform = transform_event(query, {name: input_.state.seed.dataset_id for name, input_ in inputs.items()}, session)
+    taken = tuple(inputs[input_] for input_ in query.inputs)
     planned = QueryRun(RemoteDataset(output.table.store), own, transform, taken, columns)
     is_new = own is None or own.transform != transform
     described: dict[str, Any] = {
@@ -184,7 +184,7 @@ def derive(
         result = output.append(
             none, ground.schema, ground, ArrowEvents(), before=(), event=lambda made: None, **described
         )
-        return Derived(result, planned.taken, None)
+        return DerivationReport(result, planned.taken, None)
     analysed = planned.analysed(session)
     compare = planned.compares
     schema = EventSchema.of(stored_columns(analysed), planned.columns, ground.schema)
@@ -199,7 +199,7 @@ def derive(
         event=lambda made: planned.event(made.data if made is not None else None),
         **described,
     )
-    return Derived(result, planned.taken, analysed.kind(compare=compare))
+    return DerivationReport(result, planned.taken, analysed.kind(compare=compare))
 
 
 def replay(
@@ -302,12 +302,12 @@ class QueryRun:
     @cached_property
     def taken(self) -> tuple[ExecuteTransformInput, ...]:
         """The intervals of the inputs. Raises `InvalidInput` where an input goes not on from where it was taken to."""
-        return tuple(_taken(one, self.own) for one in self.inputs)
+        return tuple(_taken(input_, self.own) for input_ in self.inputs)
 
     @property
     def takes_nothing(self) -> bool:
         """Whether no input has anything new."""
-        return all(one.new_block_hash is None for one in self.taken)
+        return all(input_.new_block_hash is None for input_ in self.taken)
 
     @property
     def columns(self) -> EventColumns:
@@ -326,8 +326,8 @@ class QueryRun:
         before = state_at(self.dataset, last.name).transform
         if before is None or _terms(before) != _terms(self.transform):
             return True
-        pairs = zip((one.prev_block_hash for one in self.taken), self.inputs, strict=True)
-        return any(at is not None and state_at(one.dataset, at).schema != one.state.schema for at, one in pairs)
+        pairs = zip((input_.prev_block_hash for input_ in self.taken), self.inputs, strict=True)
+        return any(at is not None and state_at(pair.dataset, at).schema != pair.state.schema for at, pair in pairs)
 
     def analysed(self, session: "SparkSession") -> "Transform":
         """Its query, over what it sees. Raises `InvalidInput` for one that is refused, and `UnsupportedFeature`."""
@@ -339,7 +339,7 @@ class QueryRun:
     def histories(self, session: "SparkSession") -> dict[str, InputHistory]:
         """What it sees of its inputs, by their aliases."""
         pairs = zip(query_of(self.transform).inputs, self.inputs, self.taken, strict=True)
-        return {name: one.history(session, taken.prev_offset) for name, one, taken in pairs}
+        return {name: pair.history(session, taken.prev_offset) for name, pair, taken in pairs}
 
     def event(self, made: DataSlice | None) -> ExecuteTransform:
         """How it is recorded."""
@@ -356,10 +356,14 @@ class QueryRun:
     @property
     def _watermark(self) -> Timestamp | None:
         """Nothing is complete beyond the input that is the furthest behind; and a watermark never goes back."""
-        reached = [one.state.watermark for one in self.inputs]
+        reached = [input_.state.watermark for input_ in self.inputs]
         known = self.own.watermark if self.own is not None else None
-        least = min((one for one in reached if one is not None), default=None) if None not in reached else None
-        return max((one for one in (known, least) if one is not None), default=None)
+        least = (
+            min((watermark for watermark in reached if watermark is not None), default=None)
+            if None not in reached
+            else None
+        )
+        return max((watermark for watermark in (known, least) if watermark is not None), default=None)
 
 
 def recorded_run(
@@ -373,11 +377,11 @@ def recorded_run(
     if own.transform is None:
         raise ChainCorrupt(f"Block {block.sequence_number} records a run of a query, and no query precedes it.")
     found: list[InputAt] = []
-    for one in event.query_inputs:
-        end = one.new_block_hash or one.prev_block_hash
+    for input_ in event.query_inputs:
+        end = input_.new_block_hash or input_.prev_block_hash
         if end is None:
-            raise ChainCorrupt(f"Block {block.sequence_number} names no block of its input {one.dataset_id}.")
-        found.append(InputAt.of_chain(inputs(one.dataset_id), end))
+            raise ChainCorrupt(f"Block {block.sequence_number} names no block of its input {input_.dataset_id}.")
+        found.append(InputAt.of_chain(inputs(input_.dataset_id), end))
     return event, QueryRun(dataset, own, own.transform, tuple(found))
 
 
@@ -430,7 +434,9 @@ def transform_event(query: TransformQuery, inputs: Mapping[str, DatasetId], sess
             engine=ENGINE,
             version=session.version,
             query=None if several else query.steps[-1].query,
-            queries=tuple(SqlQueryStep(alias=one.alias, query=one.query) for one in query.steps) if several else None,
+            queries=tuple(SqlQueryStep(alias=step.alias, query=step.query) for step in query.steps)
+            if several
+            else None,
             temporal_tables=temporal or None,
         ),
     )
@@ -443,11 +449,11 @@ def query_of(event: SetTransform) -> TransformQuery:
         raise UnsupportedFeature(
             f"The transform is in the SQL of {sql.engine!r}, and only that of {ENGINE!r} runs here. Nothing was run."
         )
-    steps = [QueryStep(one.query, one.alias) for one in sql.queries or ()]
+    steps = [QueryStep(query.query, query.alias) for query in sql.queries or ()]
     if sql.query is not None:
         steps.append(QueryStep(sql.query))
-    temporal = {one.name: one.primary_key for one in sql.temporal_tables or ()}
-    return TransformQuery(tuple(one.alias or one.dataset_ref for one in event.inputs), tuple(steps), temporal)
+    temporal = {table.name: table.primary_key for table in sql.temporal_tables or ()}
+    return TransformQuery(tuple(input_.alias or input_.dataset_ref for input_ in event.inputs), tuple(steps), temporal)
 
 
 # --- slices ----------------------------------------------------------------------------------------------------------
@@ -478,7 +484,7 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
         slices = ()
     slices = (*slices, *reversed(later))
     known_slices[state.seed.dataset_id] = (state.head, slices)
-    files = tuple(ScanFile(f"{SLICES}{one.physical_hash}", one.size) for one in slices)
+    files = tuple(ScanFile(f"{SLICES}{slice_.physical_hash}", slice_.size) for slice_ in slices)
     return Scan(dataset.store, table_columns(arrow, columns_of(state)), files)
 
 

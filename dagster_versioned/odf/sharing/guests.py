@@ -55,7 +55,7 @@ class Door(socket.socket):
         while True:
             connected, address = super().accept()
             peer: Peer = address[:2]
-            for left in [one for one, (held, _) in self._inside.items() if held.fileno() < 0]:
+            for left in [peer for peer, (held, _) in self._inside.items() if held.fileno() < 0]:
                 self._forget(left)
             from_it = sum(host == peer[0] for host, _ in self._inside)
             if len(self._inside) < self.limits.connections and from_it < self.limits.of_a_peer:

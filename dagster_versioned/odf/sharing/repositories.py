@@ -39,7 +39,7 @@ def set_repository(project: Project, name: str, address: str) -> None:
     Raises `InvalidInput` for what is no name or no address, and for an address with a password.
     """
     named, place = Name(name), _address(address)
-    _change(project, lambda known: {**{one: known[one] for one in known if one != named}, named: place})
+    _change(project, lambda known: {**{name: known[name] for name in known if name != named}, named: place})
 
 
 def drop_repository(project: Project, name: str) -> None:
@@ -48,7 +48,7 @@ def drop_repository(project: Project, name: str) -> None:
     def dropped(known: dict[Name, str]) -> dict[Name, str]:
         if Name(name) not in known:
             raise _unknown(name, known)
-        return {one: address for one, address in known.items() if one != name}
+        return {key: address for key, address in known.items() if key != name}
 
     _change(project, dropped)
 

@@ -21,7 +21,7 @@ from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedErro
 from dagster_versioned.extras import requiring
 from dagster_versioned.odf.sharing.guests import ArchiveRoom, Door, Limits, Peer
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, REFERENCES, SIGNED, RemoteDataset
-from dagster_versioned.odf.sharing.smart.channel import Closed
+from dagster_versioned.odf.sharing.smart.channel import ChannelClosed
 from dagster_versioned.odf.sharing.smart.conversation import Conversation, TextProtocol, in_thread, waited_for
 from dagster_versioned.odf.sharing.smart.messages import VERSION, VERSION_HEADER
 from dagster_versioned.odf.sharing.smart.pull_server import answer_pull
@@ -134,7 +134,7 @@ def server(
             "or port."
         ) from None
     names = {"localhost", host.lower(), socket.gethostname().lower(), urlsplit(url or "").hostname or "localhost"}
-    served = _Served(store, door, url, receiver, ArchiveRoom(limits))
+    served = _ServedDataset(store, door, url, receiver, ArchiveRoom(limits))
     app = Starlette(
         routes=[
             *(WebSocketRoute(path, served.converse) for path in served.room),
@@ -181,7 +181,7 @@ class _Entrance:
 
 
 @dataclass(frozen=True)
-class _Served:
+class _ServedDataset:
     """A dataset's folder, and who converses about it."""
 
     store: ObjectStore
@@ -297,7 +297,9 @@ class _Served:
         """Hang up on the conversation that has been silent for longest, if that is too long and there is no room."""
         room = self.room[path]
         if room.locked():
-            silent = sorted((one.heard, peer) for peer, (at, one) in self.under_way.items() if at == path)
+            silent = sorted(
+                (conversation.heard, peer) for peer, (at, conversation) in self.under_way.items() if at == path
+            )
             if not silent or time.monotonic() - silent[0][0] < self.door.limits.silent_seconds:
                 return _refusal(503, _FULL)
             self.door.cut_off(silent[0][1])
@@ -314,7 +316,7 @@ class _Served:
                 answer_push(conversation, receiver, base, self.pushes)
             else:
                 answer_pull(conversation, RemoteDataset(self.store), base)
-        except Closed:
+        except ChannelClosed:
             pass
         except TimeoutError:
             return "Nothing was sent for too long. Connect again: what was copied is kept."

@@ -63,7 +63,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Transferred:
+class TransferReport:
     """What a pull or a push did.
 
     ``before`` is the head that the copy had, ``None`` where it was made; ``ahead`` counts the blocks that the copy has
@@ -90,7 +90,7 @@ def pull(
     require_signature: bool = False,
     max_bytes: int | None = None,
     progress: Progress = lambda done, total: None,
-) -> Transferred:
+) -> TransferReport:
     """Make the table a copy of a dataset, or bring its copy up to date: one version for each block with data.
 
     Only what the copy lacks is read, up to the head, or ``until`` an earlier block of the chain. ``dataset_id`` is
@@ -132,8 +132,8 @@ def _pull(
     require_signature: bool,
     max_bytes: int | None,
     progress: Progress,
-) -> Transferred:
-    copy, staged = RemoteDataset(table.store), Staged(table.store, remote, max_bytes)
+) -> TransferReport:
+    copy, staged = RemoteDataset(table.store), StagedPull(table.store, remote, max_bytes)
     head, offered = (until, None) if until is not None else _published(remote)
     found = difference(head, staged.fetched_block, at, copy.block)
     state = None if at is None else state_at(copy, at)
@@ -154,7 +154,7 @@ def _pull(
         _check_signature(offered, remote, head, owner, new, at, copy)
     # An older signature is put in the place of a newer one by nobody who means well.
     own = _signature_of(copy, owner, at)
-    signature = max(filter(None, (own, offered)), key=lambda one: number(one.head), default=None)
+    signature = max(filter(None, (own, offered)), key=lambda candidate: number(candidate.head), default=None)
     signed = signature.head if signature is not None else None
     if require_signature and (signed is None or number(signed) < number(head)):
         what = "not signed" if signed is None else f"signed up to {signed} only"
@@ -175,7 +175,7 @@ def _pull(
     if signature is not None and signature != own and not found.ahead:
         table.store.put(SIGNATURE_KEY, signature.document())
     staged.discard()
-    return Transferred(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
+    return TransferReport(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
 
 
 def push(
@@ -185,7 +185,7 @@ def push(
     reference: str = HEAD,
     key: SigningKey | None = None,
     progress: Progress = lambda done, total: None,
-) -> Transferred:
+) -> TransferReport:
     """Bring a copy of the table's dataset in a folder or bucket up to date: files, then blocks, then the head.
 
     Beside the head a copy may have a branch: then it is ``reference`` that goes on, and the head stays where it is.
@@ -212,7 +212,7 @@ def push(
     found = difference(end.head, own.block, at, copy.block)
     theirs = _signature_of(copy, owner, at)
     if signature is not None and theirs is not None and not found.ahead:
-        signature = max(theirs, signature, key=lambda one: own.block(one.head)[1].sequence_number)
+        signature = max(theirs, signature, key=lambda their: own.block(their.head)[1].sequence_number)
     check_slices(table, own, at, found.new)
     blocks = [own.block(name)[1] for name in found.new]
     files = [file for block in blocks for file in files_of(block)]
@@ -231,7 +231,7 @@ def push(
     if signature is not None and signature != theirs and not found.ahead:
         target.put(copy.signature_key, signature.document())
     signed = signature.head if signature is not None else None
-    return Transferred(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
+    return TransferReport(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
 
 
 def pushed_chain(table: VersionedTable) -> tuple[RemoteDataset, ChainState]:
@@ -355,7 +355,7 @@ def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
         )
 
 
-class Staged:
+class StagedPull:
     """What a pull has copied so far, each piece whole and checked; below the table's folder, and no part of it yet."""
 
     def __init__(self, store: ObjectStore, remote: RemoteDataset, max_bytes: int | None) -> None:

@@ -179,7 +179,7 @@ def _nulls(like: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as sf
 
     kinds = like.schema.fields
-    return like.sparkSession.range(1).select(*(sf.lit(None).cast(one.dataType).alias(one.name) for one in kinds))
+    return like.sparkSession.range(1).select(*(sf.lit(None).cast(kind.dataType).alias(kind.name) for kind in kinds))
 
 
 def _rows(observed: "Observation") -> int:

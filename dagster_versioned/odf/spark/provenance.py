@@ -52,9 +52,9 @@ def row_origin(
     made = positional(found.withColumn(OFFSET, column(name)), output, data)
     asked = positional(frame_of(transform.session, plan_of(row)), output, data)
     names = [each for each in made.columns if each != OFFSET]
-    same = reduce(lambda one, other: one & other, (made[each].eqNullSafe(asked[each]) for each in names))
+    same = reduce(lambda left, other: left & other, (made[each].eqNullSafe(asked[each]) for each in names))
     rows = made.join(asked, same, "left_semi").select(sf.explode(column(OFFSET)).alias("row")).distinct()
-    offsets = sorted((one["row"]["input"], one["row"]["offset"]) for one in rows.collect())
+    offsets = sorted((row["row"]["input"], row["row"]["offset"]) for row in rows.collect())
     columns = _Columns(plan, {each.casefold(): each for each in query.inputs})
     return RowOrigin(tuple(offsets), columns.of_result(), tuple(dict.fromkeys(_steps(plan, columns.inputs))))
 
@@ -78,7 +78,7 @@ class _Why:
             return self._with(items(plan.child().projectList()), plan.child().child(), why)
         if kind == "WithCTE":
             *definitions, below = children(plan)
-            self._tables |= {one.id(): one.child() for one in definitions}
+            self._tables |= {definition.id(): definition.child() for definition in definitions}
             return self.node(below)
         if kind == "CTERelationRef":
             return self._renamed(plan)
@@ -137,8 +137,8 @@ class _Why:
         below, why = self.node(definition)
         pairs = zip(items(definition.output()), items(reference.output()), strict=True)
         aliases = [
-            self._build.alias(one, other.name(), other.exprId()) if one.exprId().id() != other.exprId().id() else one
-            for one, other in pairs
+            self._build.alias(pair, other.name(), other.exprId()) if pair.exprId().id() != other.exprId().id() else pair
+            for pair, other in pairs
         ]
         renamed, name = self._with(aliases, below, f"`{why}`")
         # Resolved now: Spark gives a relation that is there twice other identities only below what is resolved.
@@ -174,7 +174,7 @@ class _Columns:
         found = {self._leaves[key]} if key in self._leaves else set[tuple[str, str]]()
         text: str | None = None
         for expression in self._computed.get(key, []):
-            below = [self._of(one) for one in items(expression.references().toSeq())]
+            below = [self._of(item) for item in items(expression.references().toSeq())]
             found = found.union(*(sources for sources, _ in below))
             if expression.nodeName() != "AttributeReference":
                 text = expression.sql()
@@ -185,8 +185,8 @@ class _Columns:
     def _enter(self, plan: Any) -> None:
         if (name := input_of(plan, self.inputs)) is not None:
             hidden = (OFFSET, OPERATION)
-            output = [one for one in items(plan.child().output()) if one.name() not in hidden]
-            self._leaves |= {one.exprId().id(): (name, one.name()) for one in output}
+            output = [item for item in items(plan.child().output()) if item.name() not in hidden]
+            self._leaves |= {attribute.exprId().id(): (name, attribute.name()) for attribute in output}
             return
         for child in children(plan):
             self._enter(child)
@@ -199,9 +199,9 @@ class _Columns:
         match plan.nodeName():
             case "Project" | "Aggregate" as kind:
                 columns = plan.projectList() if kind == "Project" else plan.aggregateExpressions()
-                yield from ((one, one.child()) for one in items(columns) if one.nodeName() == "Alias")
+                yield from ((item, item.child()) for item in items(columns) if item.nodeName() == "Alias")
             case "Generate":
-                yield from ((one, plan.generator()) for one in items(plan.generatorOutput()))
+                yield from ((item, plan.generator()) for item in items(plan.generatorOutput()))
             case "Union":
                 first, *others = (items(child.output()) for child in children(plan))
                 for other in others:
@@ -230,10 +230,10 @@ def _steps(plan: Any, inputs: Mapping[str, str]) -> list[str]:
             on = f" on {condition.get().sql()}" if condition.isDefined() else ""
             step = f"{plan.joinType().sql().lower()} join{on}"
         case "Aggregate":
-            by = ", ".join(one.sql() for one in items(plan.groupingExpressions()))
+            by = ", ".join(item.sql() for item in items(plan.groupingExpressions()))
             step = f"group by {by}" if by else "group all"
         case "Project":
-            step = f"select {', '.join(one.sql() for one in items(plan.projectList()))}"
+            step = f"select {', '.join(item.sql() for item in items(plan.projectList()))}"
         case "Generate":
             step = f"generate {plan.generator().sql()}"
         case _:

@@ -155,7 +155,7 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
     views = set(inputs)
     for step in query.steps:
         plan = _analysed(session, step.query)
-        found = _Reading(step.query, views, query.inputs)
+        found = _PlanReading(step.query, views, query.inputs)
         found.read(nodes_of(plan))
         if not plan.deterministic():
             raise _refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
@@ -185,7 +185,7 @@ def _analysed(session: "SparkSession", text: str) -> Any:
         ) from error
 
 
-class _Reading:
+class _PlanReading:
     """What the plan of one step says, below which the inputs are not looked into."""
 
     def __init__(self, text: str, views: set[str], named: Sequence[str]) -> None:

@@ -109,19 +109,19 @@ class Groups:
 def _column_of(key: Any, node: Any, above: Sequence[Any]) -> str | None:
     """The column of the result that is a key, and nothing else."""
     ids = {
-        one.exprId().id()
-        for one in items(node.aggregateExpressions())
-        if (one.child() if one.nodeName() == "Alias" else one).semanticEquals(key)
+        item.exprId().id()
+        for item in items(node.aggregateExpressions())
+        if (item.child() if item.nodeName() == "Alias" else item).semanticEquals(key)
     }
     for plan in reversed(above):
         if plan.nodeName() == "Project":
             ids = {
-                one.exprId().id()
-                for one in items(plan.projectList())
-                if attribute_id(one.child() if one.nodeName() == "Alias" else one) in ids
+                item.exprId().id()
+                for item in items(plan.projectList())
+                if attribute_id(item.child() if item.nodeName() == "Alias" else item) in ids
             }
     root = above[0] if above else node
-    return next((one.name() for one in items(root.output()) if one.exprId().id() in ids), None)
+    return next((item.name() for item in items(root.output()) if item.exprId().id() in ids), None)
 
 
 def _and(one: "Column", other: "Column") -> "Column":
@@ -160,7 +160,7 @@ class Transform:
         """
         plan = self.plan(compare=compare)
         if self.kind(compare=compare) is QueryKind.MAP:
-            carried = _Carrying(self._session, self._query.inputs).through(plan)
+            carried = _CarryPlan(self._session, self._query.inputs).through(plan)
             return _events(positional(carried, self._output, data), len(data))
         rows = None if held is None else self._held(held, data)
         groups = None
@@ -341,7 +341,7 @@ def positional(frame: "DataFrame", output: EventColumns, data: Sequence[str]) ->
     return frame.select(*rest, time.alias("et"), *named)
 
 
-class _Carrying:
+class _CarryPlan:
     """A plan that makes each row of one row, with the offset and the operation of the event that each is made of."""
 
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
@@ -358,11 +358,11 @@ class _Carrying:
         kind = plan.nodeName()
         if kind == "View" and plan.desc().identifier().table().casefold() in self._inputs:
             below = plan.child().child()
-            both = [one for one in items(below.output()) if one.name() in (OFFSET, OPERATION)]
+            both = [item for item in items(below.output()) if item.name() in (OFFSET, OPERATION)]
             return self._project(plan.child(), below, both), both
         if kind == "WithCTE":
             *definitions, child = children(plan)
-            self._tables |= {one.id(): one.child() for one in definitions}
+            self._tables |= {definition.id(): definition.child() for definition in definitions}
         elif kind == "CTERelationRef":
             child = self._tables[plan.cteId()]
         else:

@@ -86,7 +86,7 @@ def check_files(
     unchecked: list[str] = []
     slices: list[tuple[Link, StoredFile, tuple[int, int], bool]] = []
 
-    def check(entry: tuple[Link, StoredFile]) -> _Checked:
+    def check(entry: tuple[Link, StoredFile]) -> _CheckedFiles:
         link, file = entry
         return _check_file(dataset, file, slice_in(link, file), schemas.get(link.name), states.get(link.name))
 
@@ -149,7 +149,7 @@ def slice_in(link: Link, file: StoredFile) -> DataSlice | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _CheckedFiles:
     """How a file differs from what its block says, or why part of it could not be compared."""
 
     problem: str | None = None
@@ -165,20 +165,20 @@ def _check_file(
     data: DataSlice | None,
     schema: SetDataSchema | None,
     state: ChainState | None,
-) -> _Checked:
+) -> _CheckedFiles:
     with TemporaryFolder() as folder:
         # What is far away is fetched once: its bytes are hashed as they pass, and its records are read here.
         copy = folder / "slice" if data is not None and state is not None else None
         problem, path = _compare_bytes(dataset, file, copy)
         if data is None:
-            return _Checked(problem)
+            return _CheckedFiles(problem)
         if problem is not None:
             match = _logical_hash(dataset, file.key, schema) == data.logical_hash
             problem += "; its records have the logical hash that the block states" if match else ""
-            return _Checked(problem, records_match=match)
+            return _CheckedFiles(problem, records_match=match)
         columns = state.arrow_schema() if state is not None else None
         if state is None or columns is None or path is None:
-            return _Checked()
+            return _CheckedFiles()
         try:
             records = SliceRecords(data, columns, columns_of(state))
             with pq.ParquetFile(path) as opened:
@@ -186,14 +186,14 @@ def _check_file(
                     records.update(batch)
             if records.finish() is None:
                 unproven = "structs in them are null, and then their logical hash proves nothing"
-                return _Checked(unchecked=unproven, times=records.times, takes_back=records.takes_back)
-            return _Checked(times=records.times, takes_back=records.takes_back)
+                return _CheckedFiles(unchecked=unproven, times=records.times, takes_back=records.takes_back)
+            return _CheckedFiles(times=records.times, takes_back=records.takes_back)
         except UnsupportedType as error:
-            return _Checked(unchecked=str(error))
+            return _CheckedFiles(unchecked=str(error))
         except IntegrityError as error:
-            return _Checked(str(error).rstrip("."))
+            return _CheckedFiles(str(error).rstrip("."))
         except (pa.ArrowException, OSError, ValueError) as error:
-            return _Checked(f"it cannot be read as a slice of events: {error!s:.200}")
+            return _CheckedFiles(f"it cannot be read as a slice of events: {error!s:.200}")
 
 
 def _compare_bytes(dataset: RemoteDataset, file: StoredFile, copy: Path | None) -> tuple[str | None, Path | None]:

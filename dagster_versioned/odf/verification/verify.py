@@ -81,7 +81,7 @@ def verify(
 
 
 @dataclass(slots=True)
-class _Checked:
+class _CheckedDataset:
     """What is known of a dataset once its chain was checked, and what its chain says by block."""
 
     dataset: RemoteDataset
@@ -96,7 +96,7 @@ class _Verification:
         self._resolve = resolve
         self._replay = replay
         self._progress = progress
-        self._known: dict[DatasetId, _Checked | None] = {}
+        self._known: dict[DatasetId, _CheckedDataset | None] = {}
 
     def check(
         self,
@@ -104,7 +104,7 @@ class _Verification:
         expected: DatasetId | None,
         head: Multihash | None = None,
         log: Snapshot | None = None,
-    ) -> _Checked:
+    ) -> _CheckedDataset:
         """Check a dataset and, where asked for, all that it was made from."""
         place = len(self.reports)
         logged = chain_head(log) if log is not None else None
@@ -118,7 +118,7 @@ class _Verification:
         unchecked += unread
         if log is not None and chain.state is not None and not unchecked:
             findings += check_log(log, chain.state, files)
-        checked = _Checked(dataset, chain.report(files), chain.links, chain.states)
+        checked = _CheckedDataset(dataset, chain.report(files), chain.links, chain.states)
         self.reports.append(checked.report)
         replayed = 0
         if self._resolve is not None and checked.report.inputs:
@@ -137,7 +137,7 @@ class _Verification:
             self._known[chain.dataset_id] = checked
         return checked
 
-    def _input(self, wanted: DatasetId, unchecked: list[str]) -> _Checked | None:
+    def _input(self, wanted: DatasetId, unchecked: list[str]) -> _CheckedDataset | None:
         if wanted in self._known:
             known = self._known[wanted]
             if known is None:
@@ -155,8 +155,8 @@ class _Verification:
 
     def _may_replay(
         self,
-        inputs: Mapping[DatasetId, _Checked | None],
-        checked: _Checked,
+        inputs: Mapping[DatasetId, _CheckedDataset | None],
+        checked: _CheckedDataset,
         findings: Sequence[ChainFinding],
         unchecked: list[str],
     ) -> bool:
@@ -170,7 +170,7 @@ class _Verification:
             return True
         return False
 
-    def _check_runs(self, checked: _Checked, unchecked: list[str]) -> tuple[int, list[ChainFinding]]:
+    def _check_runs(self, checked: _CheckedDataset, unchecked: list[str]) -> tuple[int, list[ChainFinding]]:
         """Do every recorded run again, and compare it with its block, of which the records have been checked."""
         assert self._replay is not None
         assert self._resolve is not None
@@ -354,7 +354,7 @@ def _sources(events: Iterator[Any]) -> Iterator[str]:
 
 
 def _check_inputs(
-    link: Link, event: ExecuteTransform, inputs: Mapping[DatasetId, _Checked | None]
+    link: Link, event: ExecuteTransform, inputs: Mapping[DatasetId, _CheckedDataset | None]
 ) -> Iterator[ChainFinding]:
     """Whether the blocks that a run took are blocks of its inputs, with records that far."""
     for entry in event.query_inputs:

@@ -52,7 +52,7 @@ def due(log_version: int, place: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _StoredHistory:
     """The history of versions as it is stored: its newest version's log version, and how many there are."""
 
     log_version: int
@@ -68,7 +68,7 @@ class DatomDocuments:
         self._table = table
         self._data = data
         self._store = store
-        self._listed: _Listed | None = None  # as this process put it last
+        self._listed: _StoredHistory | None = None  # as this process put it last
 
     def publish(self, history: History, since: int, after: int, *, with_newest: bool) -> bool:
         """Put the whole documents that the commits after ``since`` call for, and the own documents of the versions
@@ -80,7 +80,7 @@ class DatomDocuments:
             return True
         wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
         until = at if with_newest or _HISTORY in wanted else at - 1
-        self._put_versions(one for one in _newer(history, after) if one.log_version <= until)
+        self._put_versions(version for version in _newer(history, after) if version.log_version <= until)
         if _HISTORY in wanted:
             self._put_history(history)
         if _METADATA in wanted:
@@ -196,10 +196,10 @@ class DatomDocuments:
             self._put(HISTORY_KEY, encode(listed))
         self._listed = _listing(listed)
 
-    def _stored_listing(self) -> _Listed | None:
+    def _stored_listing(self) -> _StoredHistory | None:
         return self._listed or _listing(self._parsed(self._get(HISTORY_KEY)))
 
-    def _put_manifest(self, listed: _Listed | None) -> None:
+    def _put_manifest(self, listed: _StoredHistory | None) -> None:
         entry = None if listed is None else _manifest_entry(listed)
 
         def enter(data: bytes | None) -> bytes | None:
@@ -296,7 +296,7 @@ def _takes_away(history: History, since: int) -> bool:
 
 
 def _newer(history: History, log_version: int) -> Iterator[Version]:
-    return takewhile(lambda one: one.log_version > log_version, history.backwards())
+    return takewhile(lambda backward: backward.log_version > log_version, history.backwards())
 
 
 def _is_one_part(version: Version) -> bool:
@@ -325,11 +325,11 @@ def _noted(entry: Mapping[str, Any], commits: Mapping[str, str]) -> dict[str, An
     return dict(entry) if sha is None else {**entry, "commit_sha": sha}
 
 
-def _listing(entries: Sequence[Mapping[str, Any]]) -> _Listed | None:
-    return _Listed(entries[0]["log_version"], entries[0], len(entries)) if entries else None
+def _listing(entries: Sequence[Mapping[str, Any]]) -> _StoredHistory | None:
+    return _StoredHistory(entries[0]["log_version"], entries[0], len(entries)) if entries else None
 
 
-def _manifest_entry(listed: _Listed) -> dict[str, Any]:
+def _manifest_entry(listed: _StoredHistory) -> dict[str, Any]:
     return {
         "kind": "table",
         "current_version": listed.current["version"],

@@ -81,8 +81,8 @@ def read_export(data: ObjectStore) -> Export | None:
             raw.text("generation"),
             raw.text("created"),
             raw.optional_text("by"),
-            {table_name(one): tagged_table(tables.members(one)) for one in tables.value},
-            tuple(table_name(one) for one in raw.texts("left_out")),
+            {table_name(name): tagged_table(tables.members(name)) for name in tables.value},
+            tuple(table_name(text) for text in raw.texts("left_out")),
             raw.flag("complete"),
         )
         if raw.integer("schema_version") != 1 or datetime.fromisoformat(export.created).tzinfo is None:

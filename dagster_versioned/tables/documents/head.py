@@ -127,7 +127,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Arriving:
+class NameClaim:
     """A table that is being renamed takes the name: of which table, and whether its log has ended there already."""
 
     source: str
@@ -146,7 +146,7 @@ class HeadDocument:
     log_version: int
     head: Head | None
     pending: Pending | None = None
-    arriving: Arriving | None = None
+    arriving: NameClaim | None = None
     owed_since: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -180,7 +180,7 @@ class HeadDocument:
                 members.integer("log_version"),
                 None if empty else Head.parse(members.members("head")),
                 Pending.parse(members.members("pending")) if members.value.get("pending") is not None else None,
-                Arriving(arriving.text("from"), arriving.flag("has_left")) if arriving is not None else None,
+                NameClaim(arriving.text("from"), arriving.flag("has_left")) if arriving is not None else None,
                 members.integer("owed_since") if members.value.get("owed_since") is not None else None,
             )
         except (ValueError, LogCorrupt) as error:

@@ -197,13 +197,15 @@ class ParkedDraft:
         try:
             raw = Members({"parked": orjson.loads(data)}, key).members("parked")
             own = raw.members("draft")
-            versions = tuple(_version(one) for one in own.objects("versions"))
+            versions = tuple(_version(object_) for object_ in own.objects("versions"))
             run = versions[0].entry.facts.run if versions else None
             standing = raw.text("standing")
             if raw.integer("schema_version") != 1 or run is None or standing not in get_args(Standing):
                 raise ValueError("its schema_version is not 1, it is of no run, or stands in no known way")
             options, partitioning = own.members("options").value, own.value.get("partitioning")
-            published = {one.optional_text("partition"): one.text("version") for one in raw.objects("published")}
+            published = {
+                object_.optional_text("partition"): object_.text("version") for object_ in raw.objects("published")
+            }
             draft = cls(
                 table_name(own.text("table")),
                 run,
@@ -341,7 +343,7 @@ def refuse_parked(
 ) -> None:
     """Raise `InvalidInput` where drafts of a table, or of any, wait to be published; of some partitions, if named."""
     tables = {info.key.split("/")[2] for info in draft_keys(data, table)}
-    found = [draft for one in sorted(tables) for draft in living_of(data, one)]
+    found = [draft for table in sorted(tables) for draft in living_of(data, table)]
     found = [draft for draft in found if partitions is None or set(partitions) & set(draft.partitions)]
     if found:
         some = ", ".join(f"{draft.id[:8]} of {draft}" for draft in found[:5])
@@ -357,7 +359,7 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
     One that is closed is needed as long as a draft waits that was built from it.
     """
     found: list[ObjectInfo] = []
-    upon = {one for draft in read_drafts(data)[0] if draft.is_living for one in draft.upon}
+    upon = {earlier for draft in read_drafts(data)[0] if draft.is_living for earlier in draft.upon}
     for info in draft_keys(data, table):
         try:
             draft = ParkedDraft.from_bytes(data.get(info.key), info.key)
@@ -388,8 +390,8 @@ def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
                 return None
             draft = ParkedDraft.from_bytes(known, key)
             versions = tuple(
-                one if one.parts is None else replace(one, parts=tuple(map(without, one.parts)))
-                for one in draft.versions
+                version if version.parts is None else replace(version, parts=tuple(map(without, version.parts)))
+                for version in draft.versions
             )
             return None if versions == draft.versions else replace(draft, versions=versions).to_bytes()
 
@@ -419,7 +421,7 @@ def settle(data: ObjectStore, draft: ParkedDraft, **changes: Any) -> ParkedDraft
 
 
 def _version(raw: Members) -> ParkedVersion:
-    parts = None if raw.value.get("parts") is None else tuple(_part(one) for one in raw.objects("parts"))
+    parts = None if raw.value.get("parts") is None else tuple(_part(object_) for object_ in raw.objects("parts"))
     saw = raw.optional_text("saw")
     if saw is not None and not _SHA.fullmatch(saw):
         raise ValueError("the head that it saw has no SHA")

@@ -24,7 +24,7 @@ from dagster_versioned.delta.log.commits import (
     checkpoints_of,
     last_checkpoint_version,
 )
-from dagster_versioned.delta.log.derived_files import Misleading, misleading_files
+from dagster_versioned.delta.log.derived_files import MisleadingFiles, misleading_files
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
@@ -114,7 +114,7 @@ class Publisher:
             self._datom.rebuild(state.history)
         self._ref = None
         self._publish_ref(state)
-        self._store.delete([key for one in self.misleading(commits) for key in one.keys])
+        self._store.delete([key for file in self.misleading(commits) for key in file.keys])
         for key, data in self.checkpoints(commits):
             if self._stored(key) != data:
                 self._store.put(key, data)
@@ -139,8 +139,8 @@ class Publisher:
 
     def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
         """The checkpoints, and what names the last of them, by key below the table's folder."""
-        found = [one for one in _checkpoints(commits) if one.version > self._forked_at]
-        yield from ((checkpoint_key(one.version), one.noted) for one in found)
+        found = [checkpoint for checkpoint in _checkpoints(commits) if checkpoint.version > self._forked_at]
+        yield from ((checkpoint_key(checkpoint.version), checkpoint.noted) for checkpoint in found)
         if found and not self._names_foreign(found[-1].version):
             yield LAST_CHECKPOINT_KEY, found[-1].hint
 
@@ -152,28 +152,28 @@ class Publisher:
         """
         hints: list[bytes] = []
         last, named = 0, last_checkpoint_version(self._store)
-        for one in _checkpoints(commits):
-            if one.version <= self._forked_at:
+        for checkpoint in _checkpoints(commits):
+            if checkpoint.version <= self._forked_at:
                 continue
-            last = one.version
-            yield checkpoint_key(one.version), one.check(may_lack=named != one.version)
-            if (size := self._size(checkpoint_key(one.version))) is not None:
-                hints += (one.hint, one.plain_hint, hint_of_size(one.hint, size))
+            last = checkpoint.version
+            yield checkpoint_key(checkpoint.version), checkpoint.check(may_lack=named != checkpoint.version)
+            if (size := self._size(checkpoint_key(checkpoint.version))) is not None:
+                hints += (checkpoint.hint, checkpoint.plain_hint, hint_of_size(checkpoint.hint, size))
         if hints and not self._names_foreign(last):
             yield LAST_CHECKPOINT_KEY, lambda data: data in hints
 
-    def misleading(self, commits: Sequence[Commit]) -> Iterator[Misleading]:
+    def misleading(self, commits: Sequence[Commit]) -> Iterator[MisleadingFiles]:
         """What lies in the log beside the commits, whoever wrote it, and is not what they say: checksums, compactions,
         checkpoints but for those of `checkpoints`, and a ``_last_checkpoint`` that names none."""
-        own = [checkpoint_key(one.version) for one in _checkpoints(commits)]
+        own = [checkpoint_key(checkpoint.version) for checkpoint in _checkpoints(commits)]
         found = list(misleading_files(self._store, commits, self._forked_at, own))
         yield from found
         named = last_checkpoint_version(self._store)
         if self._size(LAST_CHECKPOINT_KEY) is None or (named is not None and named <= self._forked_at):
             return
-        false = {one.keys for one in found}
+        false = {file.keys for file in found}
         if named not in {files.version for files in checkpoints_of(self._store) if files.keys not in false}:
-            yield Misleading((LAST_CHECKPOINT_KEY,), "it names no checkpoint that can be used")
+            yield MisleadingFiles((LAST_CHECKPOINT_KEY,), "it names no checkpoint that can be used")
 
     def _names_foreign(self, log_version: int) -> bool:
         """Whether ``_last_checkpoint`` may name one that another program wrote: after a log version, or under a name of
@@ -276,7 +276,7 @@ def checkpoint_versions(log_version: int) -> range:
 
 
 @dataclass(frozen=True)
-class _Expected:
+class _CheckpointBytes:
     """The bytes of one checkpoint, with its note and without, and of the hints that name it."""
 
     version: int
@@ -292,18 +292,18 @@ class _Expected:
         def check(data: bytes | None) -> bool:
             if data is None:
                 return may_lack
-            return data in both or any(same_rows(data, one) for one in both)
+            return data in both or any(same_rows(data, expected) for expected in both)
 
         return check
 
 
-def _checkpoints(commits: Sequence[Commit]) -> Iterator[_Expected]:
+def _checkpoints(commits: Sequence[Commit]) -> Iterator[_CheckpointBytes]:
     snapshot, history = replayed(commits[:1]), History().advance(commits[:1])
     for at in checkpoint_versions(len(commits) - 1):
         tail = commits[snapshot.version + 1 : at + 1]
         snapshot, history = snapshot.advance(tail), history.advance(tail)
         if has_checkpoint(snapshot):
-            yield _Expected(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
+            yield _CheckpointBytes(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
 
 
 def has_checkpoint(snapshot: Snapshot) -> bool:

@@ -96,7 +96,7 @@ class Tag:
                 raw.text("created"),
                 raw.optional_text("by"),
                 raw.optional_text("why"),
-                {table_name(one): tagged_table(tables.members(one)) for one in tables.value},
+                {table_name(name): tagged_table(tables.members(name)) for name in tables.value},
             )
             if raw.integer("schema_version") != 1 or tag.name != name or tag.at.utcoffset() != timedelta(0):
                 raise ValueError("its schema_version is not 1, its name another one, or its time not UTC")

@@ -65,7 +65,7 @@ def _followers(history: Iterable[Version]) -> dict[tuple[int, str | None], Versi
             if version.partition is None:
                 found[version.log_version, None] = of_any
             else:
-                after = (nearest[one] for one in (version.partition, None) if one in nearest)
+                after = (nearest[key] for key in (version.partition, None) if key in nearest)
                 found[version.log_version, version.partition] = min(after, key=_at, default=None)
         nearest |= {version.partition: version for version in versions}
         of_any = versions[0]

@@ -319,7 +319,7 @@ class Collector:
         """
 
         def is_open() -> bool:
-            return any(one.id == collection.id for one in self._cache.existing_state().history.open_collections)
+            return any(other.id == collection.id for other in self._cache.existing_state().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
             # What has lost a byte cannot have its claim back, whatever was committed since.
@@ -361,8 +361,10 @@ class Collector:
         return replace(
             report,
             keys=(*report.keys, *(info.key for info in staged)),
-            size_bytes=report.size_bytes + sum(info.size for info in staged) + sum(one.size or 0 for one in unfinished),
-            unfinished=tuple(sorted(one.key or one.id for one in unfinished)),
+            size_bytes=report.size_bytes
+            + sum(info.size for info in staged)
+            + sum(write.size or 0 for write in unfinished),
+            unfinished=tuple(sorted(write.key or write.id for write in unfinished)),
         )
 
     def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
@@ -437,7 +439,7 @@ class Collector:
         finished = replace(collection, done=True, cancelled=cancelled, paths=frozenset(), versions=())
 
         def draft(state: TableState | None, _: int) -> CommitDraft | None:
-            if state is None or all(one.id != collection.id for one in state.history.open_collections):
+            if state is None or all(other.id != collection.id for other in state.history.open_collections):
                 return None  # somebody finished it meanwhile
             forgets = () if cancelled else self._unneeded(state, collection.paths)
             info = {"collect": finished.to_json()}

@@ -211,7 +211,7 @@ class Protectors:
 def named_versions(history: History, reasons: Mapping[str, Protection]) -> dict[str, Protection]:
     """The versions, by ``metadata_sha``, that are meant by SHAs of versions and of the whole table, with the reason."""
     names = _Names(history)
-    named = _Named(names)
+    named = _NamedParents(names)
     for sha, reason in reasons.items():
         named.add(sha, reason)
     found = ((version.metadata_sha, named.reason(version, end)) for version, end in names.lives)
@@ -225,7 +225,7 @@ def with_own_parents(
     reasons = {**protected}
     going = {(version.log_version, version.partition) for version in candidates}
     names = _Names(history)
-    named = _Named(names)
+    named = _NamedParents(names)
     size = -1
     # A parent is older than its child, so one pass from the newest finds all; only a log that was forged takes more.
     while size < named.size:
@@ -275,7 +275,7 @@ class _Names:
                 ends[version.partition] = version.log_version
 
 
-class _Named:
+class _NamedParents:
     """The versions that are named as parents so far, each with the reason that names it first."""
 
     def __init__(self, names: _Names) -> None:
@@ -353,7 +353,7 @@ def _named_in(broken: bytes, history: History, names: Set[str]) -> Iterator[Vers
 
 
 def _shas_in(broken: bytes) -> set[str]:
-    return {one.decode() for one in _SHA.findall(broken)}
+    return {sha.decode() for sha in _SHA.findall(broken)}
 
 
 def _name(folder: str) -> TableName | None:

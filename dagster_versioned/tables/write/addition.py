@@ -14,10 +14,10 @@ from dagster_versioned.engines.part_order import VECTOR_TAG, next_ordinal
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import Matching, Upsert, grown_schema, nothing
+from dagster_versioned.engines.upsert import RowMatch, Upsert, grown_schema, nothing
 from dagster_versioned.errors import CommitConflict, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.digest import RowsDigest
-from dagster_versioned.identity.version import Added
+from dagster_versioned.identity.version import AddedRows
 from dagster_versioned.tables.configuration import CHANGE_FEED, DELETION_VECTORS, is_set
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
@@ -138,7 +138,7 @@ class Addition(PendingWrite):
         written = upsert.written.contents
         self.contents = written if rewritten else upsert.contents(contents_of(base.head, scan, self._engine))
         counts = upsert.inserted, upsert.updated, upsert.removed
-        self.added = Added(self._mode, self._given.digest.text, *counts)
+        self.added = AddedRows(self._mode, self._given.digest.text, *counts)
         vectors = named_by_content(upsert.deleted)
         self.vector_files = vectors.files
         rows = {file.key: file.num_records for file in scan.files}
@@ -160,11 +160,11 @@ class Addition(PendingWrite):
         """The schema of the version, beside rows with this one."""
         return grown_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> Matching | None:
+    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> RowMatch | None:
         """Which rows go; ``None`` where they all stay."""
-        return Matching(self._options.merge_key, given=given) if self._mode == "merge" else None
+        return RowMatch(self._options.merge_key, given=given) if self._mode == "merge" else None
 
-    def _upsert(self, scan: Scan, base: HeadParts, matching: Matching | None) -> Upsert:
+    def _upsert(self, scan: Scan, base: HeadParts, matching: RowMatch | None) -> Upsert:
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),

@@ -11,7 +11,7 @@ from dagster_versioned.tables.computations import made_under
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import missing_parts, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.pending import Computing, PendingWrite
+from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -46,7 +46,7 @@ class WriteBase:
         found = self._foreign
         return found if head is not None and found is not None and found.log_version > head.log_version else None
 
-    def made_by(self, computing: Computing, partition: str | None) -> list[Version]:
+    def made_by(self, computing: OpenComputation, partition: str | None) -> list[Version]:
         """The versions that a computation is known to have made before, among them those of other runs just now."""
         before = [] if computing.made_before is None else [computing.made_before]
         return [*made_under(self._recent[partition], computing.key), *before]
@@ -107,7 +107,9 @@ class WriteBase:
             if None in self._partitions:
                 self._parts[log_version] = {None: parts_of(snapshot)}
             else:
-                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+                self._parts[log_version] = parts_by_partition(
+                    snapshot, [str(partition) for partition in self._partitions]
+                )
         return self._parts[log_version].get(partition, ())
 
 

@@ -14,7 +14,7 @@ from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 
 
 @dataclass(frozen=True)
-class Taken:
+class WriteTarget:
     """What a write takes its table for.
 
     ``partitioning`` is what its partitions are, where that is known. ``log_version`` is where the log ended when the
@@ -33,7 +33,7 @@ class Taken:
         return "/".join(self.asset_key)
 
 
-def record_after(taken: Taken, state: TableState | None) -> TableRecord:
+def record_after(taken: WriteTarget, state: TableState | None) -> TableRecord:
     """The record of the table once the write is committed.
 
     Raises `InvalidInput`, `InvalidName` and `CommitConflict` where it would be another table's.
@@ -48,7 +48,7 @@ def record_after(taken: Taken, state: TableState | None) -> TableRecord:
     return record.with_partitioning(given)
 
 
-def _check_is_the_same(taken: Taken, record: TableRecord, state: TableState) -> None:
+def _check_is_the_same(taken: WriteTarget, record: TableRecord, state: TableState) -> None:
     if taken.log_version is not None and max(taken.log_version, 0) < record.since:
         operation = state.history.record(record.since).operation
         raise CommitConflict(
@@ -58,7 +58,7 @@ def _check_is_the_same(taken: Taken, record: TableRecord, state: TableState) -> 
         )
 
 
-def _check_asset(taken: Taken, record: TableRecord, state: TableState) -> None:
+def _check_asset(taken: WriteTarget, record: TableRecord, state: TableState) -> None:
     if record.dropped is None and taken.appends_events != state.is_history:
         now, before = ("events", "rows") if taken.appends_events else ("rows", "a history of events")
         raise InvalidInput(
@@ -73,7 +73,7 @@ def _check_asset(taken: Taken, record: TableRecord, state: TableState) -> None:
         )
 
 
-def _check_partitions(taken: Taken, record: TableRecord, state: TableState) -> None:
+def _check_partitions(taken: WriteTarget, record: TableRecord, state: TableState) -> None:
     keys = [key for key in taken.partitions if key is not None]
     heads = state.history.heads
     had = record.partitioning is not None or any(key is not None for key in heads)
@@ -99,7 +99,7 @@ def _check_partitions(taken: Taken, record: TableRecord, state: TableState) -> N
         raise _overlap(taken, f"its partitions are {known}, and {shown(strange)} is none of them")
 
 
-def _overlap(taken: Taken, how: str) -> InvalidInput:
+def _overlap(taken: WriteTarget, how: str) -> InvalidInput:
     keys = shown([key for key in taken.partitions if key is not None])
     return InvalidInput(
         f"Partition {keys} of {taken.name} would overlap others, so that rows would be in the table twice: {how}. "

@@ -50,22 +50,24 @@ def with_clustering_statistics(
     Those are the files that it adds, and, where the columns change, those that stay. Raises what `with_statistics`
     does.
     """
-    change = next((one for one in actions if isinstance(one, DomainMetadata) and one.domain == DOMAIN), None)
+    change = next(
+        (action for action in actions if isinstance(action, DomainMetadata) and action.domain == DOMAIN), None
+    )
     domains = {DOMAIN: change.configuration} if change is not None else table.domains if table is not None else {}
     if DOMAIN not in domains:
         return actions
-    metadata = next((one for one in actions if isinstance(one, Metadata)), table.metadata if table else None)
+    metadata = next((action for action in actions if isinstance(action, Metadata)), table.metadata if table else None)
     assert metadata is not None  # a commit that creates a table has its metadata
     schema = parse_schema(metadata.schema_string)
     paths = clustering_columns(domains, schema, "none")
-    added = [one for one in actions if isinstance(one, Add)]
-    named = {one.identity for one in actions if isinstance(one, Add | Remove)}
+    added = [action for action in actions if isinstance(action, Add)]
+    named = {action.identity for action in actions if isinstance(action, Add | Remove)}
     live = table.adds() if table is not None and change is not None else ()
-    again = with_statistics(store, schema, "none", paths, [one for one in live if one.identity not in named])
-    restated = {one.identity: one for one in with_statistics(store, schema, "none", paths, added)}
+    again = with_statistics(store, schema, "none", paths, [file for file in live if file.identity not in named])
+    restated = {statistic.identity: statistic for statistic in with_statistics(store, schema, "none", paths, added)}
     return [
-        *(restated.get(one.identity, one) if isinstance(one, Add) else one for one in actions),
-        *(replace(one, data_change=False) for one in again),
+        *(restated.get(action.identity, action) if isinstance(action, Add) else action for action in actions),
+        *(replace(file, data_change=False) for file in again),
     ]
 
 

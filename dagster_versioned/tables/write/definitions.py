@@ -8,8 +8,8 @@ from dagster_versioned.tables.history import History, Version
 
 def version_before(history: History, version: Version) -> Version | None:
     """The newest own version of the table, of whichever partition, that an earlier commit made."""
-    end = bisect_left(history.versions, version.log_version, key=lambda one: one.log_version)
-    return next((one for one in reversed(history.versions[:end]) if one.raw is not None), None)
+    end = bisect_left(history.versions, version.log_version, key=lambda version: version.log_version)
+    return next((version for version in reversed(history.versions[:end]) if version.raw is not None), None)
 
 
 def other_definition(before: Version, after: Version) -> str | None:

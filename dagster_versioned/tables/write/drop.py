@@ -21,7 +21,7 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_record import Dropped, TableRecord
+from dagster_versioned.tables.table_record import DropRecord, TableRecord
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft
 from dagster_versioned.tables.write.table_actions import dropped_domains, dropped_info, version_domain
 
@@ -58,7 +58,7 @@ class Drop:
         refuse_held(state, self.dropped)
         if self._partitions is None:
             adds = parts_of(state.snapshot)
-            dropped = Dropped(created_at_text(timestamp), self._by, self._why)
+            dropped = DropRecord(created_at_text(timestamp), self._by, self._why)
             after = replace(record, partitioning=None, since=state.log_version + 1, dropped=dropped)
         else:
             adds = tuple(chain.from_iterable(parts_by_partition(state.snapshot, self._partitions).values()))

@@ -18,7 +18,7 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of, 
 from dagster_versioned.tables.read import check_parts, row_order_of
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.belonging import Taken, record_after
+from dagster_versioned.tables.write.belonging import WriteTarget, record_after
 from dagster_versioned.tables.write.clustering import clustering_actions
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.pending import HeadParts, OwnWrite, PendingWrite, VersionDescription, app_id
@@ -109,15 +109,17 @@ def keep(cache: StateCache, state: TableState, version: Version) -> KeptVersion 
     return KeptVersion(cache.store, version, adds, state, is_current=is_current)
 
 
-def stand(state: TableState, kept: Sequence[KeptVersion], taken: Taken, options: TableOptions, run: Run | None) -> bool:
+def stand(
+    state: TableState, kept: Sequence[KeptVersion], taken: WriteTarget, options: TableOptions, run: Run | None
+) -> bool:
     """Whether versions that were found in this very state are its heads, and to write them again changes nothing.
 
     Of an earlier attempt of the step, the write itself has to say what became. Raises what `record_after` does.
     """
-    if not all(one.found is state and one.is_current for one in kept):
+    if not all(known.found is state and known.is_current for known in kept):
         return False
     snapshot = state.snapshot
-    if run is not None and any(app_id(run, one.version.partition) in snapshot.txns for one in kept):
+    if run is not None and any(app_id(run, known.version.partition) in snapshot.txns for known in kept):
         return False
     if options.cluster_by is not None and clustering_actions(snapshot, snapshot.schema, options.cluster_by):
         return False

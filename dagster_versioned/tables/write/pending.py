@@ -19,7 +19,7 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest, fresh_key
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.identity.version import Added, Computation, Identity, Parent, Run, SourceVersion, TableType
+from dagster_versioned.identity.version import AddedRows, Computation, Identity, Parent, Run, SourceVersion, TableType
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
@@ -81,7 +81,7 @@ class Repetition(Enum):
 
 
 @dataclass(frozen=True)
-class Computing:
+class OpenComputation:
     """The computation that a frame comes from: its key, when it began by the monotonic clock, and of how many frames.
 
     ``made_before`` is the version that it made before, as far as that was known when it began.
@@ -133,7 +133,7 @@ class PendingWrite:
     unless the parts are written.
     """
 
-    added: Added | None = None
+    added: AddedRows | None = None
     appends_events = False
     """Whether the frame is a slice of events, and therefore its table a history of them."""
 
@@ -143,7 +143,7 @@ class PendingWrite:
     made_by: Run | None = None
     """The run that made the version, where that is not the run that commits it."""
 
-    computing: Computing | None = None
+    computing: OpenComputation | None = None
     """The computation that the frame comes from, where it is to be remembered."""
 
     computation: Computation | None = None

@@ -55,7 +55,7 @@ class Overtaken(Exception):
 
 
 @dataclass(frozen=True)
-class Parted:
+class PartitionedRows:
     """The rows of a table by their new partitions, with the description of each, as of one state."""
 
     state: TableState
@@ -66,7 +66,7 @@ class Parted:
 
     def report(self, *, dry_run: bool) -> RepartitionReport:
         """What these rows are."""
-        rows = {key: frame.num_rows for key, frame in sorted(self.frames.items(), key=lambda one: one[0] or "")}
+        rows = {key: frame.num_rows for key, frame in sorted(self.frames.items(), key=lambda frame: frame[0] or "")}
         return RepartitionReport(dry_run, rows, tuple(self.state.history.heads))
 
 
@@ -78,7 +78,7 @@ def part(
     key_of: KeyOf | None,
     types: Mapping[str, str],
     known: dict[Version, list[tuple[str | None, pa.Table]]],
-) -> Parted:
+) -> PartitionedRows:
     """The rows of a table by their partitions in another definition, with some columns in other types.
 
     ``known`` keeps the rows of versions that were read.
@@ -103,7 +103,7 @@ def part(
     orders = {row_order_of(version) for version in heads.values()}
     columns = state.snapshot.partition_columns
     order = None if columns else "significant" if orders == {"significant"} else "ignored"
-    return Parted(
+    return PartitionedRows(
         state,
         {key: pa.concat_tables(each) for key, each in pieces.items()},
         {key: _described(versions) for key, versions in sources.items()},
@@ -157,11 +157,11 @@ def _read_heads(
 
 
 @dataclass(frozen=True)
-class Repartitioning:
+class RepartitionPlan:
     """The plan that ends every partition that there is, and begins those of another definition, in one commit."""
 
     write: TableWrite
-    parted: Parted
+    parted: PartitionedRows
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
@@ -266,7 +266,7 @@ def _keys(rows: pa.Table, partitioning: Partitioning, key_of: KeyOf) -> "pa.Chun
             f"Columns are named for the dimensions {sorted(key_of)}, and there are {sorted(dimensions)}. Nothing was "
             "changed."
         )
-    each = [one.keys_of(_column(rows, key_of[name]), key_of[name]) for name, one in partitioning.dimensions]
+    each = [dimension.keys_of(_column(rows, key_of[name]), key_of[name]) for name, dimension in partitioning.dimensions]
     return cast("Any", pc).binary_join_element_wise(*each, "|")
 
 
@@ -288,13 +288,13 @@ def _described(versions: Sequence[Version]) -> VersionDescription:
     """The description of a version that is made of the rows of others: what they share, and where all come from."""
     identities = [version.identity for version in versions]
     first = identities[0]
-    same_code = all(one.code_version == first.code_version for one in identities)
-    same_custom = all(one.custom == first.custom for one in identities)
-    parents = dict.fromkeys(parent for one in identities for parent in one.parents)
-    sources = dict.fromkeys(source for one in identities for source in one.source_lineage)
+    same_code = all(identity.code_version == first.code_version for identity in identities)
+    same_custom = all(identity.custom == first.custom for identity in identities)
+    parents = dict.fromkeys(parent for identity in identities for parent in identity.parents)
+    sources = dict.fromkeys(source for identity in identities for source in identity.source_lineage)
     return VersionDescription(
         asset_key=tuple(first.asset_key),
-        table_type="derived" if any(one.table_type == "derived" for one in identities) else "imported",
+        table_type="derived" if any(identity.table_type == "derived" for identity in identities) else "imported",
         parents=tuple(parents),
         source_lineage=tuple(sources),
         code_version=first.code_version if same_code else None,

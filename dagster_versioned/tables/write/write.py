@@ -42,7 +42,7 @@ from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
-from dagster_versioned.tables.write.belonging import Taken, record_after
+from dagster_versioned.tables.write.belonging import WriteTarget, record_after
 from dagster_versioned.tables.write.column_rules import require_values, with_column_rules
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_collected
 from dagster_versioned.tables.write.constraints import require_rows
@@ -101,7 +101,7 @@ class WritePlan:
 
 
 @dataclass(frozen=True)
-class Ended:
+class DroppedHeads:
     """Heads that end with a commit, and the parts that go with them."""
 
     versions: tuple[Version, ...] = ()
@@ -226,19 +226,21 @@ class TableWrite:
         first = self.writes[0]  # they are all of one asset and of one kind
         partitions = [pending.partition for pending in self.writes]
         asset_key = first.description.asset_key
-        return record_after(Taken(asset_key, partitions, first.appends_events, self.partitioning, self.began), state)
+        return record_after(
+            WriteTarget(asset_key, partitions, first.appends_events, self.partitioning, self.began), state
+        )
 
-    def _ended(self, state: TableState | None) -> Ended:
+    def _ended(self, state: TableState | None) -> DroppedHeads:
         """The heads that end with the write, besides those that it replaces. Raises `HeldHead`."""
         if self.operation != "REPARTITION":
-            return Ended()
+            return DroppedHeads()
         assert state is not None
         keys = {pending.partition for pending in self.writes}
         ended = tuple(version for key, version in state.history.heads.items() if key not in keys)
         refuse_held(state, ended)
         if None in keys:  # it replaces all parts that there are
-            return Ended(ended)
-        return Ended(ended, tuple(add for add in parts_of(state.snapshot) if partition_of(add) not in keys))
+            return DroppedHeads(ended)
+        return DroppedHeads(ended, tuple(add for add in parts_of(state.snapshot) if partition_of(add) not in keys))
 
     def _unchanged(
         self,
@@ -299,7 +301,7 @@ class TableWrite:
         known = state.snapshot.metadata if state else None
         properties = configuration(known, self.options.properties, self.options.constraints)
         if is_set(properties, CHANGE_FEED):
-            staying = _staying(state, changing, Ended())
+            staying = _staying(state, changing, DroppedHeads())
             _require_feed_columns(_merged_schema(state, changing, staying=staying).names)
         constraints = constraints_of(properties)
         if not constraints.items() <= self.satisfied.items():
@@ -430,7 +432,7 @@ class TableWrite:
         if found is not None and self._is_own(found):
             return found
         # Written by a release whose transactions did not say which commit they are of.
-        versions = (one for one in state.history.backwards() if one.partition == pending.partition)
+        versions = (backward for backward in state.history.backwards() if backward.partition == pending.partition)
         return next(filter(self._is_own, versions), None)
 
     def _is_own(self, version: Version) -> bool:
@@ -513,7 +515,7 @@ def _contradicted(changing: Sequence[WritePlan]) -> set[str]:
     return {computing.key for computing in made if computing is not None}
 
 
-def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: Ended) -> bool:
+def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: DroppedHeads) -> bool:
     """Whether the table keeps versions that the commit neither replaces nor ends."""
     if state is None:
         return False

@@ -11,7 +11,7 @@ from dagster_versioned import ProjectResource, TableOptions, VersionedParquetIOM
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.promote import promote
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.tables.computations import FOLDER, Forgotten, contradicted
+from dagster_versioned.tables.computations import FOLDER, ForgottenVersions, contradicted
 from support.crashes import append_as_another_program
 
 
@@ -156,7 +156,7 @@ class TestForgetting:
         assert len(bench.table("result").forget(code_version="1", dry_run=False)) == 1
         assert bench.run(assets("2")) == []
         assert bench.run(assets("1")) == ["result"]
-        assert Forgotten.of(bench.table("result").state.snapshot) == Forgotten(code_versions={"1": 1})
+        assert ForgottenVersions.of(bench.table("result").state.snapshot) == ForgottenVersions(code_versions={"1": 1})
 
     def test_everything_is(self, bench, given, assets):
         for code_version in ("1", "2"):

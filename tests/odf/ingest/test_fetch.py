@@ -31,7 +31,7 @@ from dagster_versioned.odf.blocks.events import (
     SourceOrdering,
     SourceState,
 )
-from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, Fetching, fetch
+from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, FetchOptions, fetch
 from dagster_versioned.odf.ingest.poll import prepare
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage import public_network
@@ -43,18 +43,18 @@ NEW_YEAR = "Wed, 01 Jan 2020 00:00:00 GMT"
 
 
 @pytest.fixture
-def fetching(tmp_path: Path) -> Fetching:
+def fetching(tmp_path: Path) -> FetchOptions:
     folder = tmp_path / "fetched"
     folder.mkdir()
     client = HttpClient(attempts=2, timeout=60)
-    return Fetching(folder=folder, now=NOW, client=client, variables={"TOKEN": "s3cret"}, max_bytes=1000)
+    return FetchOptions(folder=folder, now=NOW, client=client, variables={"TOKEN": "s3cret"}, max_bytes=1000)
 
 
 def contents(step, states, fetching) -> list[str]:
     return [found.file.path.read_text() for found in fetch(step, states, fetching)]
 
 
-def test_a_url_is_fetched_again_when_its_server_says_that_it_changed(tmp_path: Path, fetching: Fetching):
+def test_a_url_is_fetched_again_when_its_server_says_that_it_changed(tmp_path: Path, fetching: FetchOptions):
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "a.csv").write_text("one")
@@ -73,7 +73,7 @@ def test_a_url_is_fetched_again_when_its_server_says_that_it_changed(tmp_path: P
             contents(FetchStepUrl(f"{url}/b.csv"), [], fetching)
 
 
-def test_an_etag_goes_before_a_time_and_bytes_tell_where_a_server_says_nothing(fetching: Fetching):
+def test_an_etag_goes_before_a_time_and_bytes_tell_where_a_server_says_nothing(fetching: FetchOptions):
     served = {"body": b"one", "headers": {"ETag": '"1"', "Last_Modified": NEW_YEAR}}
 
     def respond(request: Request) -> None:
@@ -96,7 +96,7 @@ def test_an_etag_goes_before_a_time_and_bytes_tell_where_a_server_says_nothing(f
         assert contents(step, [silent.state], fetching) == ["two"]
 
 
-def test_a_secret_is_filled_in_for_the_request_alone_and_does_not_follow_to_another_server(fetching: Fetching):
+def test_a_secret_is_filled_in_for_the_request_alone_and_does_not_follow_to_another_server(fetching: FetchOptions):
     seen: list[str | None] = []
 
     def other(request: Request) -> None:
@@ -120,7 +120,9 @@ def test_a_secret_is_filled_in_for_the_request_alone_and_does_not_follow_to_anot
                 contents(FetchStepUrl(f"{url}/${{{{ env.HOME }}}}"), [], fetching)
 
 
-def test_a_source_that_a_stranger_may_have_written_names_no_files_of_this_machine(fetching: Fetching, tmp_path: Path):
+def test_a_source_that_a_stranger_may_have_written_names_no_files_of_this_machine(
+    fetching: FetchOptions, tmp_path: Path
+):
     (tmp_path / "own.csv").write_text("mine")
     named: list[FetchStep] = [
         FetchStepUrl(f"file://{tmp_path}/own.csv"),
@@ -135,7 +137,7 @@ def test_a_source_that_a_stranger_may_have_written_names_no_files_of_this_machin
             contents(step, [], of_a_stranger)
 
 
-def test_a_stranger_s_source_reaches_no_local_address(fetching: Fetching):
+def test_a_stranger_s_source_reaches_no_local_address(fetching: FetchOptions):
     asked: list[str] = []
 
     def respond(request: Request) -> None:
@@ -156,7 +158,7 @@ def test_a_stranger_s_source_reaches_no_local_address(fetching: Fetching):
 
 
 def test_a_name_that_resolves_to_another_address_the_second_time_does_not_pass(
-    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+    fetching: FetchOptions, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[str] = []
     resolved: list[str] = []
@@ -179,7 +181,7 @@ def test_a_name_that_resolves_to_another_address_the_second_time_does_not_pass(
 
 
 def test_a_redirect_of_a_stranger_s_source_reaches_no_local_address(
-    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+    fetching: FetchOptions, monkeypatch: pytest.MonkeyPatch
 ):
     """The first server stands for one of the public network, as far as its address is asked for."""
     asked: list[str] = []
@@ -193,7 +195,7 @@ def test_a_redirect_of_a_stranger_s_source_reaches_no_local_address(
     assert asked == []
 
 
-def test_a_stranger_s_source_is_not_fetched_through_a_proxy(fetching: Fetching, monkeypatch: pytest.MonkeyPatch):
+def test_a_stranger_s_source_is_not_fetched_through_a_proxy(fetching: FetchOptions, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
 
     def respond(request: Request) -> None:
@@ -253,7 +255,7 @@ def test_an_address_of_the_public_network(address: str):
     "name",
     ["Host", "Authorization", "Metadata", "Metadata-Flavor", "X-aws-ec2-metadata-token", "Cookie", "X-Forwarded-For"],
 )
-def test_headers_of_a_stranger_s_source_are_limited(fetching: Fetching, name: str):
+def test_headers_of_a_stranger_s_source_are_limited(fetching: FetchOptions, name: str):
     asked: list[str] = []
 
     def respond(request: Request) -> None:
@@ -274,7 +276,7 @@ def test_headers_of_a_stranger_s_source_are_limited(fetching: Fetching, name: st
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://host/x", "gopher://host/", "data:,x"])
-def test_a_redirect_to_anything_but_http_is_refused(fetching: Fetching, target: str):
+def test_a_redirect_to_anything_but_http_is_refused(fetching: FetchOptions, target: str):
     with (
         answering(lambda request: request.reply(301, Location=target)) as url,
         pytest.raises(StorageError, match="which is refused"),
@@ -283,7 +285,7 @@ def test_a_redirect_to_anything_but_http_is_refused(fetching: Fetching, target: 
     assert not list(fetching.folder.iterdir())
 
 
-def test_redirects_that_never_end_and_bodies_that_never_end_do(fetching: Fetching):
+def test_redirects_that_never_end_and_bodies_that_never_end_do(fetching: FetchOptions):
     with (
         answering(lambda request: request.reply(301, Location="/again")) as url,
         pytest.raises(StorageError, match="leads on more than"),
@@ -299,7 +301,7 @@ def test_redirects_that_never_end_and_bodies_that_never_end_do(fetching: Fetchin
         contents(FetchStepUrl(f"{url}/x"), [], fetching)
 
 
-def test_an_answer_that_breaks_off_is_asked_for_anew(fetching: Fetching):
+def test_an_answer_that_breaks_off_is_asked_for_anew(fetching: FetchOptions):
     bodies = [b"cut", b"whole"]
     with answering(lambda request: request.reply(200, bodies.pop(0), Content_Length="5")) as url:
         assert contents(FetchStepUrl(f"{url}/x"), [], fetching) == ["whole"]
@@ -310,7 +312,7 @@ def test_an_answer_that_breaks_off_is_asked_for_anew(fetching: Fetching):
         contents(FetchStepUrl(f"{url}/x"), [], fetching)
 
 
-def test_a_url_with_a_password_or_another_scheme_is_refused_and_not_repeated(fetching: Fetching):
+def test_a_url_with_a_password_or_another_scheme_is_refused_and_not_repeated(fetching: FetchOptions):
     with pytest.raises(InvalidInput, match="holds a user or a password") as refused:
         contents(FetchStepUrl("https://me:hunter2@example.com/x"), [], fetching)
     assert "hunter2" not in str(refused.value)
@@ -318,7 +320,7 @@ def test_a_url_with_a_password_or_another_scheme_is_refused_and_not_repeated(fet
         contents(FetchStepUrl("gopher://example.com/x"), [], fetching)
 
 
-def test_a_file_of_this_machine_is_known_by_its_bytes(tmp_path: Path, fetching: Fetching):
+def test_a_file_of_this_machine_is_known_by_its_bytes(tmp_path: Path, fetching: FetchOptions):
     (tmp_path / "a b.csv").write_text("one")
     step = FetchStepUrl((tmp_path / "a b.csv").as_uri(), EventTimeSourceFromSystemTime())
     (found,) = fetch(step, [], fetching)
@@ -331,7 +333,7 @@ def test_a_file_of_this_machine_is_known_by_its_bytes(tmp_path: Path, fetching: 
         contents(FetchStepUrl((tmp_path / "c").as_uri()), [], fetching)
 
 
-def test_files_are_fetched_in_order_each_once(tmp_path: Path, fetching: Fetching):
+def test_files_are_fetched_in_order_each_once(tmp_path: Path, fetching: FetchOptions):
     for name in ("b-2021-02-01.csv", "a-2022-01-01.csv", "c-2020-01-01.csv"):
         (tmp_path / name).write_text(name[0])
     pattern = EventTimeSourceFromPath(r"-(\d{4}-\d\d-\d\d)")
@@ -350,7 +352,7 @@ def test_files_are_fetched_in_order_each_once(tmp_path: Path, fetching: Fetching
         contents(by_time, states, fetching)
 
 
-def test_an_event_time_that_a_path_does_not_hold_is_refused(tmp_path: Path, fetching: Fetching):
+def test_an_event_time_that_a_path_does_not_hold_is_refused(tmp_path: Path, fetching: FetchOptions):
     (tmp_path / "x.csv").write_text("x")
     step = FetchStepFilesGlob(str(tmp_path / "*.csv"), EventTimeSourceFromPath(r"(\d+)\.csv", "%Y"))
     with pytest.raises(InvalidInput, match="does not match"):
@@ -371,7 +373,7 @@ def test_an_event_time_that_a_path_does_not_hold_is_refused(tmp_path: Path, fetc
         FetchStepEthereumLogs(),
     ],
 )
-def test_what_is_not_fetched_here_is_refused_in_a_sentence(step, fetching: Fetching):
+def test_what_is_not_fetched_here_is_refused_in_a_sentence(step, fetching: FetchOptions):
     with pytest.raises(InvalidInput, match="recorded but not fetched here"):
         fetch(step, [], fetching)
 

@@ -27,7 +27,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.ingest.declare import declare, event_table, source_of
-from dagster_versioned.odf.ingest.fetch import ETAG, Fetching, fetch
+from dagster_versioned.odf.ingest.fetch import ETAG, FetchOptions, fetch
 from dagster_versioned.odf.ingest.poll import Polling, poll
 from dagster_versioned.odf.ingest.remote_files import objects_like
 from dagster_versioned.odf.manifest import read_snapshot
@@ -97,12 +97,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fetching(tmp_path: Path) -> Fetching:
+def fetching(tmp_path: Path) -> FetchOptions:
     (tmp_path / "fetched").mkdir()
     client = FtpClient(attempts=2, timeout=30)
     variables = {"USER": USER, "PASSWORD": PASSWORD}
     http = HttpClient(attempts=2, timeout=30)
-    return Fetching(folder=tmp_path / "fetched", now=NOW, client=http, variables=variables, max_bytes=1000, ftp=client)
+    return FetchOptions(
+        folder=tmp_path / "fetched", now=NOW, client=http, variables=variables, max_bytes=1000, ftp=client
+    )
 
 
 @pytest.fixture
@@ -152,7 +154,7 @@ def expected(tree: Path, pattern: str) -> list[str]:
 # --- FTP -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_an_ftp_server_is_fetched_again_when_it_changed(server: str, tree: Path, fetching: Fetching):
+def test_a_file_of_an_ftp_server_is_fetched_again_when_it_changed(server: str, tree: Path, fetching: FetchOptions):
     step = FetchStepUrl(f"ftp://{server}/2020/a1.csv")
     (found,) = fetch(step, [], fetching)
     assert found.file.path.read_text() == "id\n4\n"
@@ -169,13 +171,13 @@ def test_a_file_of_an_ftp_server_is_fetched_again_when_it_changed(server: str, t
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_means_on_an_ftp_server_what_it_means_in_a_folder(
-    server: str, tree: Path, fetching: Fetching, pattern: str
+    server: str, tree: Path, fetching: FetchOptions, pattern: str
 ):
     step = FetchStepFilesGlob(f"ftp://{server}/{pattern}")
     assert below(f"{server}/", fetch(step, [], fetching)) == expected(tree, pattern)
 
 
-def test_files_of_an_ftp_server_come_once_in_their_order(server: str, tree: Path, fetching: Fetching):
+def test_files_of_an_ftp_server_come_once_in_their_order(server: str, tree: Path, fetching: FetchOptions):
     step = FetchStepFilesGlob(f"ftp://{server}/?.csv")
     first = list(fetch(step, [], fetching))
     assert [one.state.value for one in first] == ["a.csv", "b.csv"]
@@ -192,7 +194,7 @@ def test_files_of_an_ftp_server_come_once_in_their_order(server: str, tree: Path
         contents(FetchStepFilesGlob(f"ftp://{server}/**/a.csv"), [], fetching)
 
 
-def test_a_user_and_a_password_are_variables(server: str, fetching: Fetching):
+def test_a_user_and_a_password_are_variables(server: str, fetching: FetchOptions):
     login = "${{ env.USER }}:${{ env.PASSWORD }}"
     (found,) = fetch(FetchStepUrl(f"ftp://{login}@{server}/a.csv"), [], fetching)
     assert found.file.name == f"ftp://{server}/a.csv"
@@ -207,7 +209,7 @@ def test_a_user_and_a_password_are_variables(server: str, fetching: Fetching):
 
 
 def test_a_stranger_s_source_reaches_no_local_ftp_server(
-    server: str, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+    server: str, fetching: FetchOptions, monkeypatch: pytest.MonkeyPatch
 ):
     stranger = replace(fetching, local_files=False)
     with scripted_ftp_server([b"220 hello\r\n", b"331 more\r\n"]) as (place, asked):
@@ -222,7 +224,7 @@ def test_a_stranger_s_source_reaches_no_local_ftp_server(
     assert contents(step, [], stranger) == ["id\n0\n"]
 
 
-def test_a_server_that_leads_to_another_address_is_not_followed(fetching: Fetching):
+def test_a_server_that_leads_to_another_address_is_not_followed(fetching: FetchOptions):
     with scripted_ftp_server([b""]) as (other, asked_of_other):
         port = int(other.rpartition(":")[2])
         leads = f"227 there (10,255,255,1,{port // 256},{port % 256})\r\n".encode()
@@ -246,12 +248,12 @@ def test_a_server_that_leads_to_another_address_is_not_followed(fetching: Fetchi
         [b"220 " + b"x" * 20_000 + b"\r\n"],
     ],
 )
-def test_a_server_that_does_not_answer_as_one_is_tried_again_and_given_up(answers, fetching: Fetching):
+def test_a_server_that_does_not_answer_as_one_is_tried_again_and_given_up(answers, fetching: FetchOptions):
     with scripted_ftp_server(answers) as (place, _), pytest.raises(StoreUnavailable, match="2 times"):
         contents(FetchStepUrl(f"ftp://{place}/a.csv"), [], fetching)
 
 
-def test_a_server_that_lacks_a_command_is_reported(fetching: Fetching):
+def test_a_server_that_lacks_a_command_is_reported(fetching: FetchOptions):
     answers = [b"220 hello\r\n", b"230 in\r\n", b"500 what\r\n"]
     with (
         scripted_ftp_server(answers) as (place, _),
@@ -263,7 +265,7 @@ def test_a_server_that_lacks_a_command_is_reported(fetching: Fetching):
 @pytest.mark.parametrize(
     "address", ["ftp:///a", "ftp://host:0/a", "ftp://host:x/a", "ftp://host/a%0d%0aDELE%20b", "ftp://a%0ab@host/a"]
 )
-def test_an_address_that_is_none_is_refused(address: str, fetching: Fetching):
+def test_an_address_that_is_none_is_refused(address: str, fetching: FetchOptions):
     with pytest.raises(InvalidInput, match="Nothing was fetched"):
         contents(FetchStepUrl(address), [], fetching)
 
@@ -274,7 +276,7 @@ s3 = pytest.mark.s3
 
 
 @s3
-def test_an_object_is_fetched_again_when_it_changed(s3_server: S3Server, bucket: str, fetching: Fetching):
+def test_an_object_is_fetched_again_when_it_changed(s3_server: S3Server, bucket: str, fetching: FetchOptions):
     step = FetchStepUrl(at(s3_server, f"{bucket}/in/a.csv"))
     (found,) = fetch(step, [], fetching)
     assert found.file.path.read_text() == "id\n0\n"
@@ -293,7 +295,7 @@ def test_an_object_is_fetched_again_when_it_changed(s3_server: S3Server, bucket:
 
 @s3
 def test_a_pattern_means_in_a_bucket_what_it_means_in_a_folder(
-    s3_server: S3Server, bucket: str, tree: Path, fetching: Fetching
+    s3_server: S3Server, bucket: str, tree: Path, fetching: FetchOptions
 ):
     for pattern in ("[ab].csv", "20??/*.csv", "**/*.csv"):
         found = objects_like(at(s3_server, f"{bucket}/in/{pattern}"), fetching.places)
@@ -304,7 +306,7 @@ def test_a_pattern_means_in_a_bucket_what_it_means_in_a_folder(
 
 
 @s3
-def test_a_stranger_s_source_reads_no_bucket(s3_server: S3Server, bucket: str, fetching: Fetching):
+def test_a_stranger_s_source_reads_no_bucket(s3_server: S3Server, bucket: str, fetching: FetchOptions):
     stranger = replace(fetching, local_files=False, local_addresses=True)
     for step in (
         FetchStepUrl(at(s3_server, f"{bucket}/in/a.csv")),

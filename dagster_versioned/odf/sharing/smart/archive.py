@@ -47,7 +47,7 @@ def unpack(batch: Batch, origin: str) -> dict[Multihash, bytes]:
     found: dict[Multihash, bytes] = {}
     try:
         with (
-            _Unzipped(batch.payload) as unzipped,
+            _BoundedGzip(batch.payload) as unzipped,
             tarfile.open(fileobj=unzipped, mode="r|") as archive,
         ):
             for member in archive:
@@ -78,7 +78,7 @@ def _name(member: tarfile.TarInfo) -> Multihash:
     return name
 
 
-class _Unzipped(gzip.GzipFile):
+class _BoundedGzip(gzip.GzipFile):
     """An unpacked archive, of which no more is read than there may be: a small one may unpack to a large one."""
 
     def __init__(self, payload: bytes) -> None:

@@ -19,7 +19,7 @@ _READ_BYTES = 256 * 1024
 _NORMAL = 1000
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The other end closed the connection, with a code and a reason, or went away."""
 
     def __init__(self, code: int | None, reason: str) -> None:
@@ -37,20 +37,23 @@ class Channel:
         self._protocol = protocol
         self._text: list[bytes] = []
         self._whole: list[str] = []
-        self._end: Closed | None = None
+        self._end: ChannelClosed | None = None
 
     def send(self, text: str) -> None:
-        """Raises `Closed`, and `InvalidInput` for what the other end would not read."""
+        """Raises `ChannelClosed`, and `InvalidInput` for what the other end would not read."""
         from websockets.exceptions import InvalidState
 
         try:
             self._protocol.send_text(text.encode())
             self._flush()
         except InvalidState:
-            raise self._end or Closed(None, "") from None
+            raise self._end or ChannelClosed(None, "") from None
 
     def receive(self, timeout: float | None = None) -> str:
-        """The next text, which has the timeout for all of it. Raises `TimeoutError`, `Closed`, `IntegrityError`."""
+        """The next text, which has the timeout for all of it.
+
+        Raises `TimeoutError`, `ChannelClosed`, `IntegrityError`.
+        """
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         while not self._whole:
             if self._end is not None:
@@ -70,7 +73,7 @@ class Channel:
             while self._end is None:
                 self._read(until)
                 self._whole.clear()
-        except (Closed, InvalidState, TimeoutError, IntegrityError):
+        except (ChannelClosed, InvalidState, TimeoutError, IntegrityError):
             pass
         finally:
             self._socket.close()
@@ -87,7 +90,7 @@ class Channel:
         if self._end is None and (not data or self._protocol.close_expected()):
             error = self._protocol.parser_exc
             is_large = error is not None and type(error).__name__ == "PayloadTooBig"
-            self._end = Closed(None, f"it sent more than {MAX_MESSAGE_BYTES} bytes at once" if is_large else "")
+            self._end = ChannelClosed(None, f"it sent more than {MAX_MESSAGE_BYTES} bytes at once" if is_large else "")
 
     def take(self, events: "Sequence[Event]") -> None:
         """Note what frames hold. Raises `IntegrityError` for what is no text."""
@@ -98,7 +101,7 @@ class Channel:
                 continue
             if event.opcode is Opcode.CLOSE:
                 close = Close.parse(bytes(event.data))
-                self._end = Closed(close.code, close.reason)
+                self._end = ChannelClosed(close.code, close.reason)
                 continue
             self._text.append(bytes(event.data))
             if event.opcode is Opcode.BINARY:
@@ -134,7 +137,7 @@ class Channel:
                 if data:
                     self._socket.sendall(data)
         except OSError:
-            self._end = self._end or Closed(None, "")
+            self._end = self._end or ChannelClosed(None, "")
             raise self._end from None
 
 

@@ -18,7 +18,7 @@ from dagster_versioned.odf.identity.signature import HeadSignature
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.sharing.repositories import SMART
 from dagster_versioned.odf.sharing.smart.archive import unpack
-from dagster_versioned.odf.sharing.smart.channel import Channel, Closed, connect
+from dagster_versioned.odf.sharing.smart.channel import Channel, ChannelClosed, connect
 from dagster_versioned.odf.sharing.smart.messages import (
     VERSION,
     VERSION_HEADER,
@@ -103,7 +103,7 @@ class SmartDataset(RemoteDataset):
             head = next(reversed(blocks), at) if blocks is not None else None
             if blocks is None or head is None:
                 raise ObjectNotFound(f"{self.store.uri} has no such blocks. Nothing was pulled. Check the address.")
-            yield _Negotiated(
+            yield _NegotiatedDataset(
                 self.store,
                 self.reference,
                 end=head,
@@ -112,7 +112,7 @@ class SmartDataset(RemoteDataset):
                 client=self.client,
                 channel=channel,
             )
-        except (Closed, TimeoutError) as error:
+        except (ChannelClosed, TimeoutError) as error:
             raise broken_off(channel, error) from None
         finally:
             channel.close()
@@ -122,8 +122,8 @@ class SmartDataset(RemoteDataset):
         return connect(f"{self.store.uri}/{verb}", self.token, self.client, self.timeout)
 
 
-def broken_off(channel: Channel, error: Closed | TimeoutError) -> StoreUnavailable:
-    code = f", {error.code}" if isinstance(error, Closed) and error.code is not None else ""
+def broken_off(channel: Channel, error: ChannelClosed | TimeoutError) -> StoreUnavailable:
+    code = f", {error.code}" if isinstance(error, ChannelClosed) and error.code is not None else ""
     return StoreUnavailable(
         f"{channel.origin} broke off ({str(error)[:500]!a}{code}). What was copied whole is kept apart. Run again: it "
         "goes on from there."
@@ -135,7 +135,7 @@ def _blocks(channel: Channel, at: Multihash | None, until: Multihash | None) -> 
     channel.send(PullRequest(begin_after=at, stop_at=until).encode())
     try:
         answer = decode_result(channel.receive(), PullAccepted, channel.origin)
-    except Closed as closed:
+    except ChannelClosed as closed:
         # Errors of kamu are in the reason of the close.
         answer = decode_result(str(closed), PullAccepted, channel.origin) if str(closed).startswith("{") else None
         if answer is None:
@@ -151,7 +151,7 @@ def _blocks(channel: Channel, at: Multihash | None, until: Multihash | None) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Negotiated(RemoteDataset):
+class _NegotiatedDataset(RemoteDataset):
     """What a smart server handed over, and where its files are."""
 
     end: Multihash
@@ -192,7 +192,9 @@ class _Negotiated(RemoteDataset):
             self.files.extend(file for data in self.blocks.values() for file in files_of(decode_block(data)))
         index = next(index for index, file in enumerate(self.files) if file.key == key)
         start = index - index % URLS_AT_ONCE
-        asked = [one for one in self.files[start : start + URLS_AT_ONCE] if one.key == key or one.key not in self.urls]
+        asked = [
+            file for file in self.files[start : start + URLS_AT_ONCE] if file.key == key or file.key not in self.urls
+        ]
         self.channel.send(PullFiles(object_files=tuple(map(File.of, asked))).encode())
         found = decode(self.channel.receive(), PullWays, self.channel.origin)
         self.urls.update((way.object_file.key, way.download_from) for way in found.object_transfer_strategies)

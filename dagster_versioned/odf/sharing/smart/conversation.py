@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.extras import requiring
 from dagster_versioned.odf.sharing.guests import ArchiveRoom
-from dagster_versioned.odf.sharing.smart.channel import Closed
+from dagster_versioned.odf.sharing.smart.channel import ChannelClosed
 from dagster_versioned.odf.sharing.smart.messages import MAX_MESSAGE_BYTES
 
 with requiring("serve", "A server of datasets"):
@@ -73,18 +73,21 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
 
     def send(self, text: str) -> None:
-        """Return when it was read. Raises `Closed`."""
+        """Return when it was read. Raises `ChannelClosed`."""
         try:
             waited_for(self._opened.send_text(text), self._loop)
         except WebSocketDisconnect as gone:
-            raise Closed(gone.code, gone.reason) from None
+            raise ChannelClosed(gone.code, gone.reason) from None
 
     def receive(self, timeout: float | None = None) -> str:
-        """The next text, which has the timeout for all of it. Raises `TimeoutError`, `Closed`, `IntegrityError`."""
+        """The next text, which has the timeout for all of it.
+
+        Raises `TimeoutError`, `ChannelClosed`, `IntegrityError`.
+        """
         seconds = SILENCE_SECONDS if timeout is None else timeout
         event = waited_for(asyncio.wait_for(self._opened.receive(), seconds), self._loop)
         if event["type"] == "websocket.disconnect":
-            raise Closed(event.get("code"), event.get("reason") or "")
+            raise ChannelClosed(event.get("code"), event.get("reason") or "")
         text = event.get("text")
         if text is None:
             raise IntegrityError(f"{self.origin} sent bytes, and the smart transfer protocol has texts.")

@@ -263,7 +263,7 @@ def plan_of(blocks: Iterable[tuple[Block, int]]) -> Plan:
     return Plan(
         num_blocks=len(known),
         num_objects=len(files),
-        num_records=sum(one.end - one.start + 1 for one in slices),
+        num_records=sum(slice_.end - slice_.start + 1 for slice_ in slices),
         bytes_in_raw_blocks=sum(size for _, size in known),
         bytes_in_raw_objects=sum(file.size for file in files),
     )

@@ -10,7 +10,7 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.chains import difference
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.sharing.smart.archive import pack
-from dagster_versioned.odf.sharing.smart.channel import Channel, Closed
+from dagster_versioned.odf.sharing.smart.channel import Channel, ChannelClosed
 from dagster_versioned.odf.sharing.smart.client import URLS_AT_ONCE, SmartDataset, broken_off, own_headers
 from dagster_versioned.odf.sharing.smart.messages import (
     Empty,
@@ -31,7 +31,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     plan_of,
 )
 from dagster_versioned.odf.sharing.transfer import Progress as Note
-from dagster_versioned.odf.sharing.transfer import Transferred, check_slices, copy_files, precedes, pushed_chain
+from dagster_versioned.odf.sharing.transfer import TransferReport, check_slices, copy_files, precedes, pushed_chain
 from dagster_versioned.tables.table import VersionedTable
 
 COMMIT_SECONDS = 3600.0
@@ -41,7 +41,7 @@ _Model = TypeVar("_Model", bound=Message)
 
 def push_smart(
     table: VersionedTable, target: SmartDataset, *, progress: Note = lambda done, total: None
-) -> Transferred:
+) -> TransferReport:
     """Bring the dataset of a smart server up to date; it is made where the server has none and may make it.
 
     The server decides whether its head moves. The protocol has no place for a signature, so none is sent.
@@ -78,7 +78,7 @@ def push_smart(
             sent = _send(channel, target, own, files, progress)
             channel.send(Empty().encode())
             _confirm(channel, target, end.head)
-        except (Closed, TimeoutError) as error:
+        except (ChannelClosed, TimeoutError) as error:
             raise broken_off(channel, error) from None
         except IntegrityError as error:
             if _head(target) != at:
@@ -89,7 +89,7 @@ def push_smart(
     signature = target.signature()
     is_own = signature is not None and signature.dataset_id == owner and precedes(signature.head, end.head, own)
     signed = signature.head if signature is not None and is_own else None
-    return Transferred(owner, end.head, at, len(blocks), *sent, found.ahead, signed)
+    return TransferReport(owner, end.head, at, len(blocks), *sent, found.ahead, signed)
 
 
 def _head(target: SmartDataset) -> Multihash | None:
@@ -132,7 +132,7 @@ def _confirm(channel: Channel, target: SmartDataset, head: Multihash) -> None:
         return
     try:
         decode(channel.receive(COMMIT_SECONDS), Empty, channel.origin)
-    except Closed:
+    except ChannelClosed:
         if not precedes(head, _head(target), target):  # others may have gone on from it
             raise
 

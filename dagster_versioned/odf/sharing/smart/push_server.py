@@ -31,7 +31,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     decode,
     refused,
 )
-from dagster_versioned.odf.sharing.transfer import Staged, free_bytes, head_of, holds, pull
+from dagster_versioned.odf.sharing.transfer import StagedPull, free_bytes, head_of, holds, pull
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.table import VersionedTable
@@ -71,7 +71,7 @@ class Push:
     def __init__(self, store: ObjectStore, source: RemoteDataset, files: list[StoredFile]) -> None:
         self.files: Mapping[str, StoredFile] = {file.key: file for file in files}
         self._store = store
-        self._staged = Staged(store, source, None)
+        self._staged = StagedPull(store, source, None)
         self._arrived: set[str] = set()
         self.touched = time.monotonic()
 
@@ -134,7 +134,7 @@ def answer_push(channel: Conversation, receiver: Receiver, base: str, pushes: Pu
     end = next(reversed(blocks), at)
     if end is None:
         raise IntegrityError("No block was pushed, and there is none yet. Nothing was changed. Push a dataset.")
-    source, copy = _Received(table.store, blocks=blocks), RemoteDataset(table.store)
+    source, copy = _ReceivedDataset(table.store, blocks=blocks), RemoteDataset(table.store)
     new = difference(end, source.block, at, copy.block).new
     steps = steps_of(new, lambda name: source.block(name)[1], None if at is None else state_at(copy, at))
     push = Push(table.store, source, [file for block, _ in steps for file in files_of(block)])
@@ -185,7 +185,7 @@ def _take_files(channel: Conversation, push: Push, base: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Received(RemoteDataset):
+class _ReceivedDataset(RemoteDataset):
     """Blocks that were sent; files are those that arrived, or were in the table's folder before."""
 
     blocks: Mapping[Multihash, bytes]
