@@ -10,7 +10,7 @@ import pytest
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.errors import InvalidInput, StoreUnavailable
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import Need, TableHeads, find
+from dagster_versioned.projects.staleness import MemberCell, Need, TableHeads, find
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
@@ -100,10 +100,10 @@ def test_a_rename_is_deliberate_and_lineage_follows_it(project: Project, rows: p
         Project("NYC", project.store).table("source").write(more)
     own, up = TableHeads.at(renamed.table("derived")), TableHeads.at(renamed.table("source"))
     need = Need("source", ("TRIPS", "source"), up)
-    assert find("derived", None, [(own, None, [need], None)]) is None
+    assert find("derived", None, [MemberCell(own, None, [need], None)]) is None
     renamed.table("source").write(more)
     need = Need("source", ("TRIPS", "source"), TableHeads.at(renamed.table("source")))
-    assert find("derived", None, [(own, None, [need], None)]) is not None
+    assert find("derived", None, [MemberCell(own, None, [need], None)]) is not None
     assert renamed.table("derived").verify().ok
 
 

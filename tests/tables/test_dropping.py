@@ -14,7 +14,7 @@ from dagster_versioned.errors import (
     VersionNotFound,
 )
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import Need, TableHeads, find
+from dagster_versioned.projects.staleness import MemberCell, Need, TableHeads, find
 from dagster_versioned.tables.documents.head import head_key, read_head
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
@@ -151,7 +151,7 @@ def test_what_was_built_from_it_is_current_after_a_restore_though_the_project_go
     renamed = project.rename("other")
     assert renamed.table("source").restore()
     need = Need("source", ("other", "source"), TableHeads.at(renamed.table("source")))
-    assert find("derived", None, [(TableHeads.at(renamed.table("derived")), None, [need], None)]) is None
+    assert find("derived", None, [MemberCell(TableHeads.at(renamed.table("derived")), None, [need], None)]) is None
 
 
 def test_a_restore_is_refused_where_another_program_committed_since(

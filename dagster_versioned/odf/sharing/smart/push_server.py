@@ -119,7 +119,7 @@ class Pushes:
 def answer_push(channel: Conversation, receiver: Receiver, base: str, pushes: Pushes) -> None:
     """Take what a client pushes, whose files it sends to below the URL ``base``; the head moves last, or not at all.
 
-    Raises `Closed`, `TimeoutError`, and what `pull` raises of what arrives: the table is then as it was.
+    Raises `ChannelClosed`, `TimeoutError`, and what `pull` raises of what arrives: the table is then as it was.
     """
     table = receiver.own_table()
     request = decode(channel.receive(), PushRequest, channel.origin)
