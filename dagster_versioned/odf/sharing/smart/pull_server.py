@@ -32,8 +32,8 @@ _LETTERS = 4
 def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> None:
     """Hand a dataset over, whose files are below the URL ``base``; until the client hangs up.
 
-    Raises `ChannelClosed`, `TimeoutError`, `IntegrityError` for messages that are none, `InvalidInput` for more blocks than
-    one message holds, and `StoreUnavailable` where too many are being sent.
+    Raises `ChannelClosed`, `TimeoutError`, `IntegrityError` for messages that are none, `InvalidInput` for more blocks
+    than one message holds, and `StoreUnavailable` where too many are being sent.
     """
     request = decode(channel.receive(), PullRequest, channel.origin)
     try:
