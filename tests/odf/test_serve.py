@@ -5,7 +5,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,11 @@ def test_archives_of_one_address_take_so_much_memory_and_no_more(large: Path):
                 answer = client.recv()
             return json.loads(answer)
 
-    with serving(large, archive_bytes_of_a_peer=1, silent_seconds=0) as port, stalled(port):
+    with serving(large, archive_bytes_of_a_peer=1, silent_seconds=0) as port, ExitStack() as others:
+        others.enter_context(stalled(port))
         while (refused := blocks(port, "127.0.0.1")) != TOO_MANY:
-            assert refused["blocks"]["num_blocks"] == 11  # the other one has not come to that yet
+            assert refused["blocks"]["num_blocks"] == 11
+            others.enter_context(stalled(port))  # the other one has not come to that yet, or was refused itself
         assert blocks(port, "127.0.0.2")["blocks"]["num_blocks"] == 11
 
 
