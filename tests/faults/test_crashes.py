@@ -18,7 +18,12 @@ def killer() -> Iterator[Undertaker]:
         yield one
 
 
-@pytest.fixture(scope="module", params=list(OPERATIONS))
+A_HUNDRED_COMMITS = {"checkpoint": pytest.mark.slow}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=A_HUNDRED_COMMITS.get(name, ())) for name in OPERATIONS]
+)
 def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
     with scratch() as folder:
         yield prepared(request.param, OPERATIONS[request.param], killer, LocalPlace(folder))

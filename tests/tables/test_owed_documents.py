@@ -57,6 +57,19 @@ def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) 
     table_in(store).verify().require_ok()
 
 
+def test_a_slower_publisher_leaves_the_document_of_a_version_that_was_made_again_meanwhile(store: LocalStore) -> None:
+    """Versions of one identity have one document, that of the newest of them."""
+    again = f".metadata/{table_in(store).version(0).metadata_sha}.json"
+
+    def overtake() -> None:
+        other = table_in(store)
+        for number in (50, 0, *range(60, 73)):
+            other.write(rows(number))
+
+    table_in(HookedStore(store, "put", again, overtake)).write(rows(0))
+    table_in(store).verify().require_ok()
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "overtake",

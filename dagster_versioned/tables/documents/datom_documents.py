@@ -295,6 +295,14 @@ def _takes_away(history: History, since: int) -> bool:
     return any(record.member(name) is not None for record in records for name in ("collect", "dropped"))
 
 
+def was_made_again(history: History, since: int, until: int) -> bool:
+    """Whether a version that was made after ``since``, up to ``until``, was made once more after that: both have one
+    document."""
+    own = [version for version in _newer(history, since) if _is_one_part(version)]
+    later = {version.metadata_sha for version in own if version.log_version > until}
+    return any(version.metadata_sha in later for version in own if version.log_version <= until)
+
+
 def _newer(history: History, log_version: int) -> Iterator[Version]:
     return takewhile(lambda backward: backward.log_version > log_version, history.backwards())
 

@@ -31,7 +31,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import version_index
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
-from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments
+from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments, was_made_again
 from dagster_versioned.tables.documents.head import (
     HeadDocument,
     TableHead,
@@ -97,9 +97,12 @@ class Publisher:
             before = self._publish_head(state, since, is_owed=failed is not None)
             if failed is not None:
                 raise failed
-            if before.log_version <= state.log_version or not is_shared:
+            if before.log_version <= state.log_version:
                 return
-            state = cache.existing_state()
+            newer = cache.existing_state()
+            if not is_shared and not (self._datom and was_made_again(newer.history, since, state.log_version)):
+                return
+            state = newer
 
     def rebuild(self, cache: StateCache) -> None:
         """Write every derived document again from the commits alone, whatever is there now."""
