@@ -170,10 +170,14 @@ class DatomDocuments:
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
         return checks
 
-    def _put_versions(self, versions: Iterable[Version]) -> None:
-        for version in versions:
+    def _put_versions(self, newest_first: Iterable[Version]) -> None:
+        """Put the documents of versions; of several of one identity that of the newest."""
+        newest: dict[str | None, Version] = {}
+        for version in newest_first:
             if _is_one_part(version):
-                self._put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
+                newest.setdefault(version.metadata_sha, version)
+        for sha, version in newest.items():
+            self._put(f".metadata/{sha}.json", metadata_document(version))
 
     def _put_history(self, history: History) -> None:
         """Put the history of versions: what is stored with what is new, or else all of it anew."""
