@@ -13,7 +13,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from alembic.script import ScriptDirectory
 from dagster._core.definitions.selector import JobSubsetSelector
 from dagster._core.events import DagsterEvent, JobFailureData
 from dagster._core.execution.api import execute_run
@@ -259,22 +258,6 @@ def running_daemon(folder: Path, empty_home: Path) -> Iterator[Daemon]:
         yield one
         if one.place is not None:
             one.place.__exit__(None, None, None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _migrations_are_read_once() -> Iterator[None]:
-    """Dagster reads its migrations, dozens of files, whenever it opens a storage: a sixth of these tests' time."""
-    read, known = ScriptDirectory.from_config, {}
-
-    def once(config):
-        place = config.get_main_option("script_location")
-        if place not in known:
-            known[place] = read(config)
-        return known[place]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ScriptDirectory, "from_config", once)
-        yield
 
 
 @pytest.fixture(scope="session")
