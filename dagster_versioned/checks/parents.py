@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.assets.graph.partitions import partitioning_of_asset
@@ -47,7 +48,8 @@ class FreshParents(VersionCheck):
             cell = CellHead.of(partition_head(checked.table.name, head, state))
             own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
             needs = [upstream.need(checked, head.partition) for upstream in upstreams]
-            code_version = checked.graph.get(checked.asset_key).code_version if cell.feature is not None else None
+            stated = stated_code_version(checked.graph.get(checked.asset_key).code_version)
+            code_version = stated if cell.feature is not None else None
             found = find(
                 str(checked.table.name), head.partition, [MemberCell(own, head.partition, needs, code_version)], self.on
             )

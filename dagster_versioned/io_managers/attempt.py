@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dagster_versioned.assets import asset_code
 from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventData, StepEventStatus
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import Parent, Run, SourceVersion
+from dagster_versioned.identity.version import Code, Parent, Run, Runtime, SourceVersion
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.guard import ReadsHeeded
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
@@ -57,6 +58,8 @@ class Attempt:
         self.tables: dict[dg.AssetKey, VersionedTable] = {}
         self.computations: dict[dg.AssetKey, dict[str | None, OpenComputation]] = {}
         self.since = time.monotonic()
+        self.unfollowed: set[dg.AssetKey] = set()
+        self.made_by: tuple[Code | None, Runtime | None] | None = None
 
 
 class LeftTables:
@@ -194,7 +197,16 @@ def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
         first if first != step.run_id else None,
         _code_location(step),
         _function(step),
+        *made_by(step),
     )
+
+
+def made_by(step: "StepExecutionContext") -> tuple[Code | None, Runtime | None]:
+    """The code of the step, and what it runs on, as versions record them."""
+    attempt = PROCESS.of(Attempt, step)
+    if attempt.made_by is None:
+        attempt.made_by = asset_code.made_by(step.assets_def)
+    return attempt.made_by
 
 
 def _code_location(step: "StepExecutionContext") -> str | None:

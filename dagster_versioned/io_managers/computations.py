@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import code_of, key_code_version
 from dagster_versioned.assets.parked import Publish
 from dagster_versioned.assets.reuse.foreseen import key_of
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
@@ -55,7 +56,13 @@ def computed_before(
     is_parked = any(note.drafts for some in noted(step).values() for note in some)
     if (options.publish or publish) == "after_checks" or is_parked:
         return {}
-    keys = _keys(context, asset_key, partitions, inputs)
+    code_version = key_code_version(context.assets_def, asset_key)
+    if code_version is None:
+        if asset_key not in attempt.unfollowed:
+            attempt.unfollowed.add(asset_key)
+            _warn_of_code(context, asset_key)
+        return {}
+    keys = _keys(context, asset_key, partitions, inputs, code_version)
     made = table.computed(keys)
     attempt.computations[asset_key] = {
         partition: OpenComputation(key, 0, made.get(partition)) for partition, key in keys.items()
@@ -93,11 +100,23 @@ def computing(
         attempt.since = time.monotonic()
 
 
+def _warn_of_code(context: dg.AssetExecutionContext, asset_key: dg.AssetKey) -> None:
+    """Say why nothing is reused."""
+    code = code_of(context.assets_def)
+    why = "its function is not known" if code is None else "; ".join(code.opaque)
+    context.log.warning(
+        f"Nothing that was computed of {asset_key.to_user_string()} is reused, and what is computed now will not be, "
+        f"because nobody can say that its code is what it was: {why}. Name what it reaches unseen (code_also, "
+        "code_files), or give the asset a code_version, and change that whenever the code changes."
+    )
+
+
 def _keys(
     context: dg.AssetExecutionContext,
     asset_key: dg.AssetKey,
     partitions: list[str | None],
     inputs: Mapping[str, LazyInput],
+    code_version: str,
 ) -> dict[str | None, str]:
     step = context.get_step_execution_context()
     parents = parents_by_input(step, asset_key, partitions, inputs)
@@ -115,6 +134,7 @@ def _keys(
                     )
                     for name, input_ in inputs.items()
                 },
+                code_version=code_version,
             )
             for partition in partitions
         }

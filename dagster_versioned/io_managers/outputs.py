@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.parked import (
@@ -18,7 +19,7 @@ from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_versio
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.attempt import MESSAGE_TAG, LeftTables, note, run_of, step_of
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, LeftTables, made_by, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
 from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
@@ -42,7 +43,9 @@ from dagster_versioned.odf.queries.transform import Derivation, DerivationReport
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.park import ParkedWrite, park
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.code_change import code_of, compare_codes, recorded
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
+from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -51,6 +54,10 @@ from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
+
+
+CODE_SHOWN = len("1:") + 12
+"""Characters of a fingerprint that are shown."""
 
 
 def store(
@@ -204,8 +211,25 @@ def _show_versions(
             rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
             metadata = version_metadata(table, history, result, rows, omissions, before)
             metadata = metadata if draft is None else _of_no_log(metadata, draft)
+            if step is not None:
+                then = result.version if result.change == "none" else (before or {}).get(result.version.partition)
+                metadata |= _code_metadata(step, history, then)
             if len(results) == 1 or step is not None:
                 _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
+
+
+def _code_metadata(step: "StepExecutionContext", history: History | None, before: Version | None) -> dict[str, Any]:
+    """The code that computed the output, and what of it is other than that of the version before."""
+    code, _ = made_by(step)
+    if code is None:
+        return {}
+    shown = {
+        f"{OURS}/code": code.fingerprint[:CODE_SHOWN],
+        **({f"{OURS}/code_opaque": "; ".join(code.opaque)} if code.opaque else {}),
+    }
+    then = None if before is None else code_of(before)
+    change = None if then is None or history is None else compare_codes(recorded(history, then), code)
+    return shown if change is None else {**shown, f"{OURS}/code_change": str(change)}
 
 
 def _log(
@@ -266,7 +290,7 @@ def _write(
     described: dict[str, Any] = {
         "asset_key": list(asset_key.path),
         "parents": parents,
-        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "code_version": _stated_code_version(step, asset_key),
         "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         "options": options,
         "partitioning": partitioning,
@@ -286,6 +310,11 @@ def _write(
     return park(table, frames, run=run, backfill=backfill, **described)
 
 
+def _stated_code_version(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> str | None:
+    """The code version that the definition states; what is found of the code is no part of what a version is."""
+    return None if step is None else stated_code_version(step.job_def.asset_layer.get(asset_key).code_version)
+
+
 def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:
     """Raise `InvalidInput` for a history of events that is to be published after its checks."""
     if (options.publish or publish) == "after_checks":
@@ -300,7 +329,7 @@ def _described(step: "StepExecutionContext | None", table: VersionedTable, asset
     return {
         "asset_key": list(asset_key.path),
         "parents": parents_of(step, asset_key, [None], table.project).get(None, ()) if step else (),
-        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "code_version": _stated_code_version(step, asset_key),
         "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         "run": run_of(step) if step else None,
     }
@@ -328,7 +357,7 @@ def _append_events(
     described: dict[str, Any] = {
         "asset_key": list(asset_key.path),
         "parents": [parent for of_one in parents.values() for parent in of_one],
-        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "code_version": _stated_code_version(step, asset_key),
         "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         "options": options,
         "run": run_of(step, adds_rows=True) if step else None,

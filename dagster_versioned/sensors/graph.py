@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.feature_definition import FEATURE_KEY
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
@@ -269,7 +270,7 @@ def _member(
         key,
         place,
         definitions.of(node.partitions_def),
-        node.code_version,
+        stated_code_version(node.code_version),
         edges,
         values,
         FEATURE_KEY in node.metadata,

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import key_code_version
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, plain
 from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.assets.graph.partitions import partitioning_of
@@ -27,13 +28,14 @@ def key_of(
     config: Any,
     message: str | None,
     inputs: Mapping[str, ComputationInput],
+    code_version: str,
 ) -> str:
-    """The key under which an asset, or a partition of it, is computed. Raises `InvalidMetadata`."""
+    """The key under which an asset, or a partition of it, is computed by a code. Raises `InvalidMetadata`."""
     definition = assets.partitions_def
     return computation_key(
         asset_key.path,
         partition,
-        str(assets.specs_by_key[asset_key].code_version),
+        code_version,
         config=config,
         options=TableOptions.from_metadata(assets.metadata_by_key[asset_key]).model_dump(
             mode="json", exclude_defaults=True
@@ -75,7 +77,12 @@ class ForeseenReuse:
             if table is None or len(known) < len(inputs):
                 return None
             default = config.default_value if config is not None and config.default_provided else None
-            key = key_of(assets, asset_key, partition, config=default, message=None, inputs=known)
+            code_version = key_code_version(assets, asset_key)
+            if code_version is None:
+                return None
+            key = key_of(
+                assets, asset_key, partition, config=default, message=None, inputs=known, code_version=code_version
+            )
             found = table.computed({partition: key}).get(partition)
             return found if found is not None and table.kept(found) is not None else None
         except VersionedError:

@@ -6,11 +6,12 @@ What its parameters mean, and what of them is refused, is Dagster's word.
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast, get_type_hints, overload
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import note_loaded_code, with_options
 from dagster_versioned.assets.asset_options import (
     VersionedAssetOptions,
     VersionedMultiAssetOptions,
@@ -18,6 +19,7 @@ from dagster_versioned.assets.asset_options import (
 )
 from dagster_versioned.assets.reuse.lazy_input import lazy_type
 from dagster_versioned.assets.reuse.reuse_step import reusing
+from dagster_versioned.code.fingerprint import CodeOptions
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions
 
@@ -30,7 +32,13 @@ def versioned_asset(compute_fn: Callable[..., Any]) -> dg.AssetsDefinition: ...
 
 @overload
 def versioned_asset(
-    *, ignore_resources: Iterable[str] = ..., **options: Unpack[VersionedAssetOptions]
+    *,
+    ignore_resources: Iterable[str] = ...,
+    code_also: Sequence[Any] = ...,
+    code_files: Sequence[str] = ...,
+    libraries: Sequence[str] = ...,
+    follow: Sequence[str] = ...,
+    **options: Unpack[VersionedAssetOptions],
 ) -> Definition: ...
 
 
@@ -38,17 +46,27 @@ def versioned_asset(
     compute_fn: Callable[..., Any] | None = None,
     *,
     ignore_resources: Iterable[str] = (),
+    code_also: Sequence[Any] = (),
+    code_files: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    follow: Sequence[str] = (),
     **options: Unpack[VersionedAssetOptions],
 ) -> dg.AssetsDefinition | Definition:
-    """`dagster.asset` for a function of its inputs, config and ``code_version``: it is never called twice for the same.
+    """`dagster.asset` for a function of its inputs, its config and its code: it is never called twice for the same.
 
     Where the version that it would make is the table's head, or an older version of it, that one is kept or made
-    current again: no input is loaded and the function is not called. The same are asset, partition, ``code_version``,
-    config, `TableOptions`, the run's message, and of each input the exact versions, the type, and what its metadata
-    asks for. A version whose blocking check failed, or whose computation once gave other rows, is not reused; nor is
-    any with the run tag ``dagster_versioned/recompute`` (``true``, or keys of assets).
+    current again: no input is loaded and the function is not called. The same are asset, partition, code, config,
+    `TableOptions`, the run's message, and of each input the exact versions, the type, and what its metadata asks for. A
+    version whose blocking check failed, or whose computation once gave other rows, is not reused; nor is any with the
+    run tag ``dagster_versioned/recompute`` (``true``, or keys of assets).
 
-    ``code_version`` is required, and every dependency is an input that a `VersionedParquetIOManager` loads. Resources
+    The code is the function and everything of your project that it reaches: helpers, constants, classes, files beside
+    it. What it reaches unseen is named: functions, classes and modules in ``code_also``; files that it reads, as
+    patterns below its module's folder, in ``code_files``; distributions whose release counts in ``libraries``, and
+    those that are followed as your own code in ``follow``. Where it cannot be followed, a warning says why, and nothing
+    is reused. With a ``code_version`` that is what counts, and nothing of the code.
+
+    Every dependency is an input that a `VersionedParquetIOManager` loads. Resources
     are no part of the key: those that the function asks for are named in ``ignore_resources``. In a run of several
     partitions the function is called for those alone that are not there, if it takes an `AssetExecutionContext`, which
     says which they are. The other parameters are those of `dagster.asset`.
@@ -60,11 +78,13 @@ def versioned_asset(
         # Dagster judges the definition, and finds keys and types, before anything is put in its place.
         plain = asset(**options)(body)
         _check(plain, options, ignore_resources)
+        note_loaded_code()
         inner = plain.op.output_dict[plain.get_output_name_for_asset_key(plain.key)].dagster_type
         name = {} if "key" in options else {"name": options.get("name") or body.__name__}
         given = {**options, **name, "ins": _ins(plain, options), "dagster_type": lazy_type(inner)}
-        return asset(**given)(_typed(body, plain))
+        return asset(**given)(with_options(_typed(body, plain), code))
 
+    code = CodeOptions(code_also, code_files, libraries, follow)
     asset = cast("Callable[..., Definition]", dg.asset)
     refuse_unknown("versioned_asset", options, VersionedAssetOptions)
     return define if compute_fn is None else define(compute_fn)
@@ -74,6 +94,10 @@ def versioned_multi_asset(
     *,
     outs: Mapping[str, dg.AssetOut],
     ignore_resources: Iterable[str] = (),
+    code_also: Sequence[Any] = (),
+    code_files: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    follow: Sequence[str] = (),
     **options: Unpack[VersionedMultiAssetOptions],
 ) -> Definition:
     """`versioned_asset` of several outputs: the function is called unless every output that is asked for is there.
@@ -81,10 +105,12 @@ def versioned_multi_asset(
     The other parameters are those of `dagster.multi_asset`. Raises `InvalidInput` as `versioned_asset` does.
     """
     refuse_unknown("versioned_multi_asset", options, VersionedMultiAssetOptions)
+    code = CodeOptions(code_also, code_files, libraries, follow)
 
     def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
         plain = dg.multi_asset(outs=outs, **options)(body)
         _check(plain, options, ignore_resources)
+        note_loaded_code()
         typed = {key: _typed_out(out, plain.op.output_dict[key].dagster_type) for key, out in outs.items()}
         given: dict[str, Any] = {
             **options,
@@ -92,7 +118,7 @@ def versioned_multi_asset(
             "ins": _ins(plain, options),
             "outs": typed,
         }
-        return dg.multi_asset(**given)(_typed(body, plain))
+        return dg.multi_asset(**given)(with_options(_typed(body, plain), code))
 
     return define
 
@@ -102,12 +128,6 @@ def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iter
     op, ignored = plain.op, set(ignored)
     names = ", ".join(key.to_user_string() for key in sorted(plain.keys))
     for key in plain.keys:
-        if plain.specs_by_key[key].code_version is None:
-            raise _refused(
-                key.to_user_string(),
-                "has no code_version, so a change of its code would not be seen",
-                "give it one: code_version='1'",
-            )
         asset_options = TableOptions.from_metadata(plain.metadata_by_key[key])
         if asset_options.mode != "replace" or asset_options.history is not None:
             how = "history=…" if asset_options.history is not None else f"mode={asset_options.mode!r}"

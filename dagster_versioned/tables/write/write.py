@@ -148,6 +148,7 @@ class TableWrite:
     began: int | None = None
     operation: Literal["WRITE", "PROMOTE", "REBASE", "REPARTITION"] = "WRITE"
     planned: tuple[WritePlan, ...] = field(default=(), init=False)
+    _said: Run | None = field(default=None, init=False)
     """What the last attempt came to, by partition."""
 
     _committed_by: dict[int, Mapping[str | None, Version]] = field(default_factory=dict, init=False, repr=False)
@@ -157,6 +158,7 @@ class TableWrite:
         self._committed_by = {}
         record = self._record(state)
         base = WriteBase(self.staging, state, self.writes, self.options.partition_columns)
+        self._said = _newest_run(state)
         self.planned = tuple(self._plan(pending, state, base, timestamp) for pending in self.writes)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
@@ -402,14 +404,15 @@ class TableWrite:
         return WritePlan(pending, unchanged=version, repetition=repetition, fresh=lost)
 
     def _facts(self, pending: PendingWrite, head: Version | None, adds: Sequence[Add], timestamp: int) -> Facts:
-        computing = pending.computing
+        computing, run = pending.computing, self.run or pending.made_by
+        said, self._said = self._said, run or self._said
         return Facts(
             created_at=created_at_text(timestamp),
             writer=WRITER,
             size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=pending.contents.digest.text,
-            run=self.run or pending.made_by,
+            run=run and run.beside(said),
             parquet_sha=_parquet_sha(adds),
             previous=head.metadata_sha if head else None,
             author=self.author,
@@ -449,6 +452,13 @@ class TableWrite:
     def _txn(self, pending: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
         assert self.run is not None
         return Txn(app_id(self.run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
+
+
+def _newest_run(state: TableState | None) -> Run | None:
+    """The run of the newest version of the table, whose facts need not be said again."""
+    heads = () if state is None else state.history.heads.values()
+    newest = max(heads, key=lambda version: version.log_version, default=None)
+    return None if newest is None or newest.raw is None else newest.facts.run
 
 
 def _is_other_computation(pending: PendingWrite, head: Version) -> bool:

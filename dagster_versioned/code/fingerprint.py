@@ -1,0 +1,612 @@
+"""The fingerprint of a function: a digest of its code, and of everything of the project's own that it reaches.
+
+What a name of a module stands for is the text of all statements that bind or change it, never its value, so that
+neither clock nor environment nor secrets count. Values count where no text tells them: in closures, defaults and
+partials. What cannot be followed makes the function *opaque*; nobody may say then that its code is what it was.
+"""
+
+import ast
+import hashlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+from dagster_versioned.code.commit import CommitOfCode, commit_of
+from dagster_versioned.code.file_paths import Paths
+from dagster_versioned.code.modules import BUILTINS, SourceModule, SourceModules, UnreadableSource
+from dagster_versioned.code.ownership import Distributions, Ownership, normalized
+from dagster_versioned.code.runtime import runtime_of
+from dagster_versioned.code.syntax import Import, Use, canonical_text, uses_of
+from dagster_versioned.code.values import parts_of, plain_text
+
+logger = logging.getLogger("dagster_versioned")
+
+ALGORITHM: Final = 1
+"""Changes whenever equal code gets another fingerprint."""
+
+_EMPTY = CellType()
+_ANY_CODE = frozenset({"exec", "eval", "compile", "__import__"})
+_WHOLE: Final = "*"
+_LIBRARIES: Final = "<libraries>"
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """What else counts as the code of a function: ``also`` functions, classes and modules that it reaches unseen,
+    ``files`` that it reads (patterns, below its module's folder), ``libraries`` by their release, and distributions or
+    packages to ``follow`` as if they were the project's own.
+    """
+
+    also: Sequence[Any] = ()
+    files: Sequence[str] = ()
+    libraries: Sequence[str] = ()
+    follow: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The code of a function, as it is loaded: ``digest`` (64 hex), and what it consists of.
+
+    ``functions`` has a digest of each function and class alone, by module and name; constants are named, since a digest
+    of a password gives it away. ``opaque`` says, as sentences, what could not be followed.
+    """
+
+    digest: str
+    function: str
+    functions: Mapping[str, str] = field(default_factory=dict[str, str])
+    constants: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    libraries: Mapping[str, str] = field(default_factory=dict[str, str])
+    opaque: Sequence[str] = ()
+    sources: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return f"{ALGORITHM}:{self.digest}" if self.digest else "unknown"
+
+    @property
+    def short(self) -> str:
+        """As it is shown."""
+        return f"{ALGORITHM}:{self.digest[:12]}"
+
+
+Key = tuple[str, str] | tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a name stands for: a node, or, where that is a library's or plain data, its text."""
+
+    text: str = ""
+    key: Key | None = None
+
+
+@dataclass(eq=False)
+class _Node:
+    """One piece of code: the statements of a name, a function that was made in another, or a value with parts."""
+
+    name: str
+    kind: str
+    text: str = ""
+    targets: list[tuple[str, _Target]] = field(default_factory=list[tuple[str, _Target]])
+    opaque: list[str] = field(default_factory=list[str])
+    source: str | None = None
+    kept: object = None
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What a name was bound to when its node was made."""
+
+    namespace: Mapping[str, Any]
+    name: str
+    value: object
+
+    def is_as_it_was(self) -> bool:
+        return self.namespace.get(self.name) is self.value
+
+
+class CodeGraph:
+    """The code that functions of one distribution reach, each piece of it read once."""
+
+    def __init__(self, modules: SourceModules, ownership: Ownership) -> None:
+        self._modules = modules
+        self._ownership = ownership
+        self._paths = Paths(self._own_import)
+        self._nodes: dict[Key, _Node] = {}
+        self._pending: list[Callable[[], None]] = []
+        self._watches: dict[tuple[int, str], _Watch] = {}
+        self._by_name: dict[str, SourceModule | None] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether files and names are what they were when they were read."""
+        return all(watch.is_as_it_was() for watch in self._watches.values()) and all(
+            module is None or self._modules.is_known(name, module) for name, module in self._by_name.items()
+        )
+
+    def reach(self, roots: Sequence[object]) -> tuple[str, list[_Node]]:
+        """The digest of all that these values reach, and its nodes, in the order in which they are found."""
+        targets = [self._value(root) for root in roots]
+        while self._pending:
+            self._pending.pop()()
+        numbers: dict[Key, int] = {}
+        nodes: list[_Node] = []
+        stack = [target.key for target in reversed(targets) if target.key is not None]
+        while stack:
+            key = stack.pop()
+            if key in numbers:
+                continue
+            numbers[key] = len(nodes)
+            nodes.append(self._nodes[key])
+            stack += [target.key for _, target in reversed(nodes[-1].targets) if target.key is not None]
+        whole = hashlib.sha256(f"{ALGORITHM}".encode())
+        for target in targets:
+            whole.update(_reference(target, numbers))
+        for node in nodes:
+            node.digest = node.digest or hashlib.sha256(node.text.encode("utf-8", "surrogatepass")).digest()
+            whole.update(node.digest)
+            for label, target in node.targets:
+                whole.update(label.encode("utf-8", "surrogatepass") + b"=" + _reference(target, numbers))
+        return whole.hexdigest(), nodes
+
+    def _node(self, key: Key, name: str, kind: str, fill: Callable[[_Node], None]) -> _Target:
+        """A node by its key, which is read later where it is new: code is as deep as it likes."""
+        if key not in self._nodes:
+            node = self._nodes[key] = _Node(name, kind)
+            self._pending.append(lambda: self._filled(node, fill))
+        return _Target(key=key)
+
+    def _filled(self, node: _Node, fill: Callable[[_Node], None]) -> None:
+        try:
+            fill(node)
+        except UnreadableSource as error:
+            node.opaque.append(str(error))
+
+    # Names
+
+    def _own(self, name: str) -> SourceModule | None:
+        """A module of the project's own; ``None`` for a library's, or one that is not there."""
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return None
+        if name not in self._by_name:
+            path = self._modules.path_of(name)
+            is_own = path is not None and self._ownership.owns(name, path)
+            self._by_name[name] = self._modules.named(name, path) if path is not None and is_own else None
+        return self._by_name[name]
+
+    def _own_import(self, module: SourceModule, target: Import) -> SourceModule | None:
+        return self._own(module.absolute(target))
+
+    def _use(self, module: SourceModule, use: Use) -> list[_Target]:
+        if use.imported is not None:
+            return self._imported(module, use.imported, use.attributes)
+        return self._named(module, use.name, use.attributes)
+
+    def _named(
+        self, module: SourceModule, name: str, attributes: tuple[str, ...], seen: frozenset[str] = frozenset()
+    ) -> list[_Target]:
+        """What a name of a module stands for."""
+        place = f"{module.path}\0{name}"
+        if place in seen:
+            return []
+        seen |= {place}
+        if name in module.bindings:
+            imported = [self._imported(module, target, attributes, seen) for target in module.imports(name)]
+            targets = [target for each in imported for target in each]
+            return targets if module.is_import_alone(name) else [*targets, self._statements(module, name)]
+        for star in module.stars:
+            origin = self._own_import(module, star)
+            if origin is not None and (found := self._named(origin, name, attributes, seen)):
+                return found
+            loaded = sys.modules.get(module.absolute(star))
+            if origin is None and hasattr(loaded, name):
+                return [_Target(f"{module.absolute(star)}.{name}")]
+        namespace: Mapping[str, Any] = {} if module.loaded is None else vars(module.loaded)
+        if name in namespace and not name.startswith("__"):
+            self._watch(namespace, name)
+            return [self._value(namespace[name])]
+        if name in BUILTINS:
+            return [self._whole(module)] if name == "globals" else [_Target(f"builtins.{name}")]
+        return [self._statements(module, "__getattr__")] if "__getattr__" in module.bindings else []
+
+    def _imported(
+        self, module: SourceModule, target: Import, attributes: tuple[str, ...], seen: frozenset[str] = frozenset()
+    ) -> list[_Target]:
+        """What an import gives, with the attributes that are asked of it."""
+        name = module.absolute(target)
+        return self._of_module(name, attributes if target.attribute is None else (target.attribute, *attributes), seen)
+
+    def _of_module(self, name: str, attributes: tuple[str, ...], seen: frozenset[str] = frozenset()) -> list[_Target]:
+        """What attributes of a module stand for; of a library's that is their name."""
+        module = self._own(name)
+        if not attributes:
+            return [_Target(name) if module is None else self._whole(module)]
+        first, *others = attributes
+        inner = f"{name}.{first}"
+        if module is not None:
+            if first not in module.bindings and self._own(inner) is not None:
+                return self._of_module(inner, tuple(others), seen)
+            return self._named(module, first, tuple(others), seen)
+        if self._modules.path_of(name) is None and self._modules.path_of(inner) is not None:
+            return self._of_module(inner, tuple(others), seen)  # of a folder without code of its own
+        return [_Target(".".join((name, *attributes)))]
+
+    def _whole(self, module: SourceModule) -> _Target:
+        """A module as a value: any name of it may be asked for."""
+
+        def fill(node: _Node) -> None:
+            for name in sorted(module.bindings):
+                node.targets += [(name, target) for target in self._named(module, name, ())]
+
+        return self._node((module.path, _WHOLE), module.name, "module", fill)
+
+    def _statements(self, module: SourceModule, name: str) -> _Target:
+        def fill(node: _Node) -> None:
+            node.source = module.path
+            statements = module.statements(name)
+            self._read(node, module, statements, {})
+            self._check(node, module, name, statements)
+            if module.library_statements:
+                node.targets.append(("", self._library_statements(module)))
+
+        return self._node((module.path, name), f"{module.name}:{name}", _kind(module.bindings[name]), fill)
+
+    def _library_statements(self, module: SourceModule) -> _Target:
+        """What a module does to libraries when it is imported, as the seed of their random numbers."""
+
+        def fill(node: _Node) -> None:
+            statements = [each for each in module.library_statements if not self._is_of_dagster(module, each)]
+            self._read(node, module, statements, {})
+
+        return self._node((module.path, _LIBRARIES), f"{module.name}:{_LIBRARIES}", "constant", fill)
+
+    def _read(
+        self, node: _Node, module: SourceModule, statements: Sequence[ast.AST], cells: Mapping[str, object]
+    ) -> None:
+        """Put the text of statements into a node, and what their names stand for."""
+        uses: set[Use] = set()
+        for statement in statements:
+            unseen = self._decorators_of_dagster(module, statement)
+            node.text += canonical_text(statement, without_decorators=unseen)
+            uses.update(uses_of(statement, without_decorators=unseen))
+        for use in sorted(uses, key=repr):
+            if use.imported is None and use.name in cells:
+                found = [self._value(cells[use.name])]
+            else:
+                found = self._use(module, use)
+            label = ".".join((use.name, *use.attributes))
+            node.targets += [(label, target) for target in found if target.key != (module.path, node.name)]
+            if use.name in _ANY_CODE and found == [_Target(f"builtins.{use.name}")]:
+                node.opaque.append(f"{node.name} calls {use.name}, which may run any code")
+        for path, problem in self._paths.read_by(module, statements, uses):
+            if problem is not None:
+                node.opaque.append(f"{node.name} {problem}")
+            elif path is not None:
+                node.targets.append(("file", _Target(f"file {digest_of_file(path)}")))
+
+    def _decorators_of_dagster(self, module: SourceModule, statement: ast.AST) -> list[ast.expr]:
+        """What says how an asset is run, and not what it computes."""
+        return [each for each in getattr(statement, "decorator_list", ()) if self._is_of_dagster(module, each)]
+
+    def _is_of_dagster(self, module: SourceModule, node: ast.AST) -> bool:
+        while isinstance(node, ast.Call | ast.Expr):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        targets = [target for use in uses_of(node) for target in self._use(module, use)]
+        return bool(targets) and all(target.text.startswith(("dagster", "logging", "warnings")) for target in targets)
+
+    # Loaded code
+
+    def _check(self, node: _Node, module: SourceModule, name: str, statements: Sequence[ast.stmt]) -> None:
+        """See that what is loaded is what the source says now."""
+        if module.loaded is None:
+            return
+        if self._modules.is_changed(module):
+            node.opaque.append(f"the file of {module.name} was changed after it was loaded; load it again")
+        namespace = vars(module.loaded)
+        if name not in namespace:
+            return
+        value = namespace[name]
+        self._watch(namespace, name)
+        if name in module.literals and not _is_equal(value, module.literals[name]):
+            node.opaque.append(f"{node.name} is not what its source says: it was set from elsewhere, or edited since")
+        match value:
+            case FunctionType():
+                self._check_function(node, module, value)
+                if hasattr(value, "registry"):  # of several implementations, wherever they are
+                    node.targets.append(("registry", self._value(value)))
+            case type():
+                for member in vars(value).values():
+                    inner = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+                    if isinstance(inner, FunctionType):
+                        self._check_code(node, module, inner.__code__)
+            case dict() | list() | tuple() | set() | frozenset():
+                for label, member in parts_of(value) or ():
+                    if isinstance(member, FunctionType | type):
+                        node.targets.append((label, self._value(member)))
+            case _:
+                pass
+
+    def _check_function(self, node: _Node, module: SourceModule, function: FunctionType) -> None:
+        inner: Any = function
+        while hasattr(inner, "__wrapped__"):
+            inner = inner.__wrapped__
+        if not isinstance(inner, FunctionType):
+            return
+        if inner.__code__.co_filename == module.path:
+            self._check_code(node, module, inner.__code__)
+        if inner is function and (function.__module__, function.__qualname__) != (
+            getattr(module.loaded, "__name__", None),
+            node.name.partition(":")[2],
+        ):
+            node.targets.append(("value", self._value(function)))  # another one was put in its place
+
+    def _check_code(self, node: _Node, module: SourceModule, code: CodeType) -> None:
+        if code.co_filename != module.path or not module.is_compiled_as_it_is:
+            return
+        if not any(is_same_code(code, each) for each in module.compiled.get(code.co_qualname, ())):
+            node.opaque.append(f"{module.name}:{code.co_qualname} was edited after it was loaded")
+
+    def _watch(self, namespace: Mapping[str, Any], name: str) -> None:
+        self._watches[id(namespace), name] = _Watch(namespace, name, namespace[name])
+
+    # Values
+
+    def _value(self, value: Any) -> _Target:
+        """What a value is: a piece of code, plain data, or a library's."""
+        text = plain_text(value)
+        if text is not None:
+            return _Target(text)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, ModuleType):
+            return self._of_module(value.__name__, ())[0]
+        if isinstance(value, BuiltinFunctionType):
+            return _Target(f"{value.__module__}.{value.__qualname__}")
+        if isinstance(value, logging.Logger):
+            return _Target("logging.Logger")
+        parts = parts_of(value)
+        if parts is None and hasattr(value, "__wrapped__"):
+            parts = [("wrapped", value.__wrapped__)]
+
+        def fill(node: _Node) -> None:
+            node.kept, node.text = value, type(value).__name__  # kept, so that no other object has its id
+            if parts is None:
+                kind = type(value)
+                node.opaque.append(
+                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known"
+                )
+            node.targets += [(label, self._value(part)) for label, part in parts or ()]
+
+        return self._node(("value", "", id(value)), type(value).__name__, "value", fill)
+
+    def _class(self, value: type) -> _Target:
+        module = self._own(value.__module__)
+        name = value.__qualname__.partition(".")[0]
+        if module is None:
+            return _Target(f"{value.__module__}.{value.__qualname__}")
+        if name in module.bindings and "<locals>" not in value.__qualname__:
+            return self._statements(module, name)
+
+        def fill(node: _Node) -> None:
+            node.kept = value
+            node.opaque.append(f"the class {value.__qualname__} was made in a function")
+
+        return self._node(("class", "", id(value)), value.__qualname__, "class", fill)
+
+    def _function(self, function: FunctionType) -> _Target:
+        code = function.__code__
+        qualname = code.co_qualname  # functools.wraps gives the function another one, and another module
+        name = self._modules.of_function(str(function.__globals__.get("__name__")), code.co_filename)
+        module = None if name is None else self._own(name)
+        if name is not None and module is None:
+            return self._wrapper(f"{name}.{qualname}", function)
+        outermost = qualname.partition(".")[0]
+        is_named = module is not None and "<locals>" not in qualname and "<lambda>" not in qualname
+        if module is not None and is_named and outermost in module.bindings and code.co_filename == module.path:
+            target = self._statements(module, outermost)
+            node = self._nodes[target.key]  # pyright: ignore[reportArgumentType]
+            self._pending.append(lambda: self._check_code(node, module, code))
+            return target
+
+        def fill(node: _Node) -> None:
+            node.kept = function
+            self._read_function(node, module, function)
+
+        return self._node(("function", code.co_filename, id(function)), f"{name}:{qualname}", "function", fill)
+
+    def _wrapper(self, name: str, function: FunctionType) -> _Target:
+        """A library's function, which may have been made of one of the project's own."""
+        held = [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+        held += [getattr(function, "__wrapped__", None), *getattr(function, "registry", {}).values()]
+        inner = [each for each in held if isinstance(each, FunctionType | type)]
+        if not inner:
+            return _Target(name)
+
+        def fill(node: _Node) -> None:
+            node.kept, node.text = function, name
+            node.targets += [("inner", self._value(each)) for each in inner]
+
+        return self._node(("wrapper", name, id(function)), name, "value", fill)
+
+    def _read_function(self, node: _Node, module: SourceModule | None, function: FunctionType) -> None:
+        """A function that was made in another one, with what it holds on to."""
+        code = function.__code__
+        tree = None if module is None or code.co_filename != module.path else _tree_of(module, code)
+        if module is None or tree is None:
+            node.opaque.append(f"the source of {node.name} is not known")
+            return
+        node.source = module.path
+        if self._modules.is_changed(module):
+            node.opaque.append(f"the file of {module.name} was changed after it was loaded; load it again")
+        self._check_code(node, module, code)
+        cells: dict[str, object] = {}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                cells[name] = cell.cell_contents
+            except ValueError:  # not bound yet
+                node.opaque.append(f"{node.name} holds on to {name!r}, which has no value yet")
+        self._read(node, module, [tree], cells)
+        for label, value in (("defaults", function.__defaults__), ("keywords", function.__kwdefaults__)):
+            if value:
+                node.targets.append((label, self._value(value)))
+
+
+def fingerprint_of(function: Callable[..., Any], options: CodeOptions, known: "KnownCode") -> Fingerprint:
+    """The fingerprint of a function as it is loaded now.
+
+    Never raises: what goes wrong makes it opaque. Nothing is imported or called.
+    """
+    name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', '?')}"
+    try:
+        return _taken(function, name, options, known)
+    except Exception as error:  # whatever the code of others is like, it has to load
+        logger.debug("The code of %s could not be followed", name, exc_info=True)
+        reason = f"the code of {name} could not be followed ({type(error).__name__}: {error})"
+        return Fingerprint("", name, opaque=[reason])
+
+
+class KnownCode:
+    """The code that a process has read."""
+
+    def __init__(self) -> None:
+        self.modules = SourceModules()
+        self.distributions = Distributions()
+        self._graphs: dict[tuple[Any, tuple[str, ...]], CodeGraph] = {}
+        self._commits: dict[tuple[str, ...], CommitOfCode | None] = {}
+
+    @cached_property
+    def runtime(self) -> tuple[str, dict[str, Any]]:
+        """What the process runs on, as `runtime_of` says it."""
+        return runtime_of(self.distributions)
+
+    def commit(self, sources: Sequence[str]) -> CommitOfCode | None:
+        """The commit that source files are of, as it was when it was first asked for."""
+        key = tuple(sources)
+        if key not in self._commits:
+            self._commits[key] = commit_of(key)
+        return self._commits[key]
+
+    def graph(self, path: str, follow: Sequence[str]) -> CodeGraph:
+        """What is known for functions of a file; read anew where anything of it has changed."""
+        key = self.distributions.of(path), tuple(sorted(follow))
+        graph = self._graphs.get(key)
+        if graph is None or not graph.is_current:
+            graph = self._graphs[key] = CodeGraph(self.modules, Ownership(self.distributions, path, follow))
+        return graph
+
+
+def _taken(function: Any, name: str, options: CodeOptions, known: KnownCode) -> Fingerprint:
+    known.modules.note()
+    path = _written_in(function)
+    digest, nodes = known.graph(path, options.follow).reach([function, *options.also])
+    opaque = [reason for node in nodes for reason in node.opaque]
+    files: dict[str, str] = {}
+    for pattern in options.files:
+        found = sorted(each for each in Path(path).parent.glob(pattern) if each.is_file())
+        files |= {each.relative_to(Path(path).parent).as_posix(): digest_of_file(each) for each in found}
+        if not found:
+            opaque.append(f"no file is named {pattern!r} below {Path(path).parent.name}/")
+    installed = known.distributions.installed() if options.libraries else {}
+    libraries = {library: installed.get(normalized(library), "") for library in options.libraries}
+    opaque += [f"the library {library!r} is not installed" for library, release in libraries.items() if not release]
+    if files or libraries:
+        members = [f"{label}\0{value}" for each in (files, libraries) for label, value in sorted(each.items())]
+        digest = hashlib.sha256("\0\0".join([digest, *members]).encode()).hexdigest()
+    return Fingerprint(
+        digest,
+        name,
+        {node.name: node.digest.hex() for node in nodes if node.kind in ("function", "class")},
+        sorted(node.name for node in nodes if node.kind == "constant"),
+        files,
+        libraries,
+        list(dict.fromkeys(opaque)),
+        sorted({node.source for node in nodes if node.source is not None}),
+    )
+
+
+def _written_in(function: Any) -> str:
+    """The file of a function, or of the one that it was made of."""
+    while not isinstance(function, FunctionType):
+        inner = next(
+            (getattr(function, name) for name in ("__wrapped__", "__func__", "func") if hasattr(function, name)), None
+        )
+        function = type(function).__call__ if inner is None else inner
+    module = sys.modules.get(getattr(inspect.unwrap(function), "__module__", ""))
+    return getattr(module, "__file__", None) or function.__code__.co_filename
+
+
+def is_same_code(loaded: CodeType, compiled: CodeType) -> bool:
+    """Whether two pieces of bytecode do the same, wherever they stand in their file."""
+    names = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount")
+    if any(getattr(loaded, name) != getattr(compiled, name) for name in names):
+        return False
+    return len(loaded.co_consts) == len(compiled.co_consts) and all(
+        is_same_code(ours, theirs)
+        if isinstance(ours, CodeType) and isinstance(theirs, CodeType)
+        else type(ours) is type(theirs) and repr(ours) == repr(theirs)
+        for ours, theirs in zip(loaded.co_consts, compiled.co_consts, strict=True)
+    )
+
+
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file (64 hex); of one that is not there, what says so."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "is not there"
+
+
+def _kind(statements: Iterable[ast.stmt]) -> str:
+    for statement in statements:
+        match statement:
+            case ast.ClassDef():
+                return "class"
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                return "function"
+            case _:
+                continue
+    return "constant"
+
+
+def _reference(target: _Target, numbers: Mapping[Key, int]) -> bytes:
+    text = target.text if target.key is None else f"#{numbers[target.key]}"
+    return text.encode("utf-8", "surrogatepass") + b"\0"
+
+
+def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
+    """The syntax of a function: by its line, and of several lambdas on a line by their columns."""
+    found = [
+        node
+        for node in module.functions.get(code.co_firstlineno, ())
+        if getattr(node, "name", "<lambda>") == code.co_name
+    ]
+    if len(found) > 1:
+        places = [place for place in code.co_positions() if place[2] is not None and place[0] is not None]
+        found = [node for node in found if all(_covers(node, place) for place in places)]
+        found = sorted(found, key=lambda node: node.end_col_offset - node.col_offset)[:1]  # pyright: ignore
+    return found[0] if found else None
+
+
+def _covers(node: Any, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
+    start, end, first, last = place
+    return (node.lineno, node.col_offset) <= (start or 0, first or 0) and (end or 0, last or 0) <= (
+        node.end_lineno,
+        node.end_col_offset,
+    )
+
+
+def _is_equal(value: object, literal: object) -> bool:
+    """Whether a value is what a literal says; of containers, which code may fill, that is not asked."""
+    if isinstance(literal, dict | list | set | bytearray):
+        return True
+    return type(value) is type(literal) and repr(value) == repr(literal)

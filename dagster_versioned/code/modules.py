@@ -1,0 +1,356 @@
+"""The modules of a project: their sources, what their names are bound to, where they are, and whose they are."""
+
+import ast
+import builtins
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, TypeGuard
+from zipimport import zipimporter
+
+from dagster_versioned.code.syntax import Import, imports_of, root_name
+
+BUILTINS = frozenset(vars(builtins))
+
+Stamp = tuple[int, int]
+"""When a file was changed last, in nanoseconds, and its bytes."""
+
+
+class UnreadableSource(Exception):
+    """A module whose source is not there, or is no Python of this release; the text says why, as part of a sentence."""
+
+
+@dataclass(eq=False)
+class SourceModule:
+    """A module whose source is known; ``loaded`` is what Python has made of it, if it has."""
+
+    name: str
+    path: str
+    source: str
+    is_package: bool
+    loaded: ModuleType | None = None
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Raises `UnreadableSource`."""
+        try:
+            return ast.parse(self.source, self.path)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UnreadableSource(f"the source of {self.name} cannot be parsed ({error})") from error
+
+    @cached_property
+    def bindings(self) -> Mapping[str, Sequence[ast.stmt]]:
+        """Each name of the module, and the statements that bind it or change what it is bound to, in their order."""
+        found: dict[str, list[ast.stmt]] = {}
+        changed: list[tuple[ast.stmt, frozenset[str]]] = []
+        for statement in self.tree.body:
+            bound, touched = _names(statement)
+            for name in bound:
+                found.setdefault(name, []).append(statement)
+            changed.append((statement, touched - bound))
+        order = {id(statement): number for number, statement in enumerate(self.tree.body)}
+        for statement, names in changed:
+            for name in names & found.keys():
+                found[name].append(statement)
+        return {name: sorted(statements, key=lambda each: order[id(each)]) for name, statements in found.items()}
+
+    @cached_property
+    def stars(self) -> Sequence[Import]:
+        """The modules all of whose names it imports."""
+        return [
+            target
+            for statement in _flat(self.tree.body)
+            if isinstance(statement, ast.ImportFrom)
+            for name, target in imports_of(statement)
+            if name == "*"
+        ]
+
+    @cached_property
+    def library_statements(self) -> Sequence[ast.stmt]:
+        """Those that bind nothing here, but call or change what the module has imported: `np.random.seed(1)`."""
+        return [each for each in self.tree.body if (name := _changed_library(each)) and self._is_import(name)]
+
+    @cached_property
+    def compiled(self) -> Mapping[str, Sequence[CodeType]]:
+        """What Python makes of the source now, by the qualified names of functions."""
+        found: dict[str, list[CodeType]] = {}
+        pending = [compile(self.source, self.path, "exec", dont_inherit=True)]
+        while pending:
+            inner = [each for each in pending.pop().co_consts if isinstance(each, CodeType)]
+            for code in inner:
+                found.setdefault(code.co_qualname, []).append(code)
+            pending += inner
+        return found
+
+    @cached_property
+    def functions(self) -> Mapping[int, Sequence[ast.AST]]:
+        """Functions and lambdas by the line on which they begin, decorators included."""
+        found: dict[int, list[ast.AST]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                found.setdefault(line, []).append(node)
+            elif isinstance(node, ast.Lambda):
+                found.setdefault(node.lineno, []).append(node)
+        return found
+
+    @property
+    def is_compiled_as_it_is(self) -> bool:
+        """Whether Python's own loaders loaded it: others, as pytest's, load something else than the source says."""
+        spec = getattr(self.loaded, "__spec__", None)
+        return "@py_builtins" not in vars(self.loaded) and (
+            spec is None or type(spec.loader) in (SourceFileLoader, zipimporter)
+        )
+
+    def absolute(self, target: Import) -> str:
+        """The full name of the module of an import."""
+        if not target.level:
+            return target.module
+        package = self.name.split(".") if self.is_package else self.name.split(".")[:-1]
+        base = package[: len(package) - target.level + 1]
+        return ".".join([*base, *filter(None, [target.module])])
+
+    def imports(self, name: str) -> list[Import]:
+        """What the imports among a name's statements bind it to."""
+        return [
+            target
+            for statement in _flat(self.bindings.get(name, ()))
+            if isinstance(statement, ast.Import | ast.ImportFrom)
+            for bound, target in imports_of(statement)
+            if bound == name
+        ]
+
+    def is_import_alone(self, name: str) -> bool:
+        """Whether a name is nothing but one import."""
+        statements = self.bindings.get(name, ())
+        return len(statements) == 1 and isinstance(statements[0], ast.Import | ast.ImportFrom)
+
+    def statements(self, name: str) -> list[ast.stmt]:
+        """The statements of a name; of compound ones what concerns it, and the conditions."""
+        return [_sliced(statement, name) for statement in self.bindings.get(name, ())]
+
+    @cached_property
+    def literals(self) -> Mapping[str, object]:
+        """The names that one statement binds to a literal, and the literal."""
+        found: dict[str, object] = {}
+        for name, statements in self.bindings.items():
+            match statements:
+                case [ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(value=ast.expr() as value)]:
+                    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                        found[name] = ast.literal_eval(value)
+                case _:
+                    pass
+        return found
+
+    def _is_import(self, name: str) -> bool:
+        return bool(self.imports(name))
+
+
+def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, and those in compound ones that no function or class is."""
+    for statement in statements:
+        yield statement
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for block in _blocks(statement):
+                yield from _flat(block)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, name, None):
+            yield block
+    for name in ("handlers", "cases"):
+        for part in getattr(statement, name, None) or ():
+            yield part.body
+
+
+def _is_left_out(statement: ast.stmt) -> bool:
+    """Whether a block never runs where assets do: for type checkers, or where the module is the program."""
+    match statement:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            return True
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return True
+        case _:
+            return False
+
+
+def _names(statement: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a statement of a module binds, and those whose values it may change."""
+    bound: set[str] = set()
+    touched: set[str] = set()
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return frozenset({name}), frozenset(_declared_global(statement))
+        case ast.Import() | ast.ImportFrom():
+            return frozenset(name for name, _ in imports_of(statement) if name != "*"), frozenset()
+        case ast.Expr(value=value):
+            called = [value, *value.args, *(each.value for each in value.keywords)] if _is_call(value) else [value]
+            touched |= {name for each in called if (name := root_name(each)) is not None}
+        case _:
+            if _is_left_out(statement):
+                return _names_of(getattr(statement, "orelse", []))
+            for block in _blocks(statement):
+                inner = _names_of(block)
+                bound, touched = bound | inner[0], touched | inner[1]
+            for node in _expressions(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    bound.add(node.id)
+                elif isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and not isinstance(node.ctx, ast.Load):
+                    touched |= {name for name in [root_name(node)] if name is not None}
+    return frozenset(bound), frozenset(touched)
+
+
+def _is_call(value: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call)
+
+
+def _names_of(block: Iterable[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+    pairs = [_names(statement) for statement in block]
+    return frozenset().union(*(bound for bound, _ in pairs)), frozenset().union(*(touched for _, touched in pairs))
+
+
+def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The expressions of a statement, without those of its blocks and of functions in it."""
+    pending = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.Lambda):
+            pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+
+
+def _declared_global(node: ast.AST) -> set[str]:
+    return {name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names}
+
+
+def _changed_library(statement: ast.stmt) -> str | None:
+    """The name that a bare call, or an assignment to an attribute or an item, begins with."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=called)):
+            return root_name(called)
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target]):
+            return root_name(target)
+        case _:
+            return None
+
+
+def _sliced(statement: ast.stmt, name: str) -> ast.stmt:
+    """A compound statement with those parts alone that concern a name; another one as it is."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or not any(_blocks(statement)):
+        return statement
+    shown = copy.copy(statement)
+    for field_ in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, field_, None):
+            setattr(shown, field_, _concerning(block, name))
+    for field_ in ("handlers", "cases"):
+        if parts := getattr(statement, field_, None):
+            copies = [copy.copy(part) for part in parts]
+            for part in copies:
+                part.body = _concerning(part.body, name)
+            setattr(shown, field_, copies)
+    return shown
+
+
+def _concerning(block: Iterable[ast.stmt], name: str) -> list[ast.stmt]:
+    return [_sliced(each, name) for each in block if any(name in names for names in _names(each))]
+
+
+class SourceModules:
+    """The modules of a process, by the files that they are of; each is parsed once, until its file changes."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[Any, Stamp | None]] = {}
+        self._known: dict[str, tuple[Stamp | None, SourceModule]] = {}
+
+    def note(self) -> None:
+        """Remember how the files of the modules that are loaded are now, so that a change of them is seen later."""
+        for name in [name for name in sys.modules if name not in self._stamps]:
+            if name.partition(".")[0] not in sys.stdlib_module_names:
+                self._note(name)
+
+    def is_changed(self, module: SourceModule) -> bool:
+        """Whether the file of a loaded module is another one than when that was first seen."""
+        if module.loaded is None:
+            return False
+        spec, stamp = self._note(module.name)
+        return stamp != stamp_of(module.path)
+
+    def _note(self, name: str) -> tuple[Any, Stamp | None]:
+        loaded = sys.modules.get(name)
+        spec, path = getattr(loaded, "__spec__", None), getattr(loaded, "__file__", None)
+        known = self._stamps.get(name)
+        if known is None or known[0] is not (spec or loaded):
+            known = self._stamps[name] = (spec or loaded, stamp_of(path) if isinstance(path, str) else None)
+        return known
+
+    def of_function(self, module_name: str, path: str) -> str | None:
+        """The name of the loaded module that a function is of, by what it says and by the file of its code."""
+        if module_name in sys.modules:
+            return module_name
+        loaded = ((name, getattr(each, "__file__", None)) for name, each in list(sys.modules.items()))
+        return next((name for name, file in loaded if file == path), None)
+
+    def path_of(self, name: str) -> str | None:
+        """The file of a module, loaded or not; ``None`` where there is none, or it is a folder without code."""
+        loaded = sys.modules.get(name)
+        path = getattr(loaded, "__file__", None) if loaded is not None else getattr(find_spec(name), "origin", None)
+        return path if isinstance(path, str) and path not in ("built-in", "frozen") else None
+
+    def is_known(self, name: str, module: SourceModule) -> bool:
+        """Whether a module, its file included, is what it was when it was read."""
+        return module.loaded is sys.modules.get(name) and self._known[name] == (stamp_of(module.path), module)
+
+    def named(self, name: str, path: str) -> SourceModule:
+        """A module of a file, loaded or not. Nothing is imported. Raises `UnreadableSource`."""
+        loaded, stamp = sys.modules.get(name), stamp_of(path)
+        known = self._known.get(name)
+        if known is None or known[0] != stamp or known[1].path != path or known[1].loaded is not loaded:
+            spec = getattr(loaded, "__spec__", None) or find_spec(name)
+            is_package = hasattr(loaded, "__path__") or getattr(spec, "submodule_search_locations", None) is not None
+            full: str = name if spec is None else spec.name  # of a program it is another one than __main__
+            module = SourceModule(full, path, _source(full, path, spec), is_package, loaded)
+            known = self._known[name] = (stamp, module)
+        return known[1]
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """How a file is now; ``None`` where there is none, as for one in an archive."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def find_spec(name: str) -> Any:
+    """Where a module is, without importing what it is in; ``None`` where it is not found."""
+    path: Sequence[str] | None = None
+    spec: Any = None
+    parts = name.split(".")
+    for number in range(1, len(parts) + 1):
+        parent = ".".join(parts[:number])
+        loaded = sys.modules.get(parent)
+        spec = getattr(loaded, "__spec__", None) if loaded is not None else None
+        spec = spec or PathFinder.find_spec(parent, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _source(name: str, path: str, spec: Any) -> str:
+    loader = getattr(spec, "loader", None)
+    try:
+        source = loader.get_source(name) if hasattr(loader, "get_source") else Path(path).read_text("utf-8")
+    except (OSError, ImportError, ValueError, SyntaxError) as error:
+        raise UnreadableSource(f"the source of {name} cannot be read ({error})") from error
+    if source is None:
+        raise UnreadableSource(f"{name} has no Python source")
+    return source
