@@ -96,12 +96,13 @@ def test_a_version_says_which_code_made_it(tmp_path: Path) -> None:
         run(tmp_path / "1", warehouse, FILES, instance)
         run(tmp_path / "2", warehouse, with_text("store/helpers.py", "FACTOR * value", "FACTOR * value + 1"), instance)
     table = Project.open("P", str(warehouse)).table("doubled")
-    first, second = table.history.versions
+    history = table.state.history
+    first, second = history.versions
     before, after = code_of(first), code_of(second)
     assert before is not None
     assert after is not None
     assert before.fingerprint != after.fingerprint
-    functions = recorded(table.history, after).functions
+    functions = recorded(history, after).functions
     assert functions is not None
     assert {"store.assets:doubled", "store.helpers:scaled", "store.assets:called"} <= functions.keys()
     assert first.facts.run is not None

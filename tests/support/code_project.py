@@ -195,7 +195,8 @@ def loaded(folder: Path, *modules: str) -> Iterator[ModuleType]:
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
-        yield [importlib.import_module(name) for name in modules][0]
+        first, *_ = [importlib.import_module(name) for name in modules]
+        yield first
     finally:
         sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
