@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
+    from dagster_versioned.assets.asset_code import with_code_versions as with_code_versions
     from dagster_versioned.assets.feature import versioned_feature as versioned_feature
     from dagster_versioned.assets.feature_definition import feature_of as feature_of
     from dagster_versioned.assets.multi_feature import versioned_multi_feature as versioned_multi_feature
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.assets.sql_asset import sql_asset as sql_asset
     from dagster_versioned.checks.build import build_version_checks as build_version_checks
     from dagster_versioned.checks.chain import ChainValidity as ChainValidity
+    from dagster_versioned.checks.code import CodeVersionIsCurrent as CodeVersionIsCurrent
     from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
     from dagster_versioned.checks.one_definition import OneDefinition as OneDefinition
     from dagster_versioned.checks.parents import FreshParents as FreshParents
@@ -104,6 +106,8 @@ _HOME = {
     "versioned_asset": "dagster_versioned.assets.reuse.versioned_asset",
     "versioned_feature": "dagster_versioned.assets.feature",
     "versioned_multi_asset": "dagster_versioned.assets.reuse.versioned_asset",
+    "CodeVersionIsCurrent": "dagster_versioned.checks.code",
+    "with_code_versions": "dagster_versioned.assets.asset_code",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",
     "Governance": "dagster_versioned.governance.connect",

@@ -8,8 +8,9 @@ from typing import Any
 import dagster as dg
 
 from dagster_versioned.code.fingerprint import ALGORITHM, CodeOptions, Fingerprint, KnownCode, fingerprint_of
-from dagster_versioned.identity.version import Code, Runtime
+from dagster_versioned.identity.version import Code
 from dagster_versioned.process_state import PROCESS
+from dagster_versioned.tables.code_details import CodeDetails
 
 _OPTIONS = "__dagster_versioned_code__"
 _FOUND = re.compile(r"code:\d+:[0-9a-f]{12}", re.ASCII)
@@ -86,28 +87,23 @@ def with_code_versions(
     return definitions.map_resolved_asset_specs(func=versioned)
 
 
-def made_by(assets: dg.AssetsDefinition | None) -> tuple[Code | None, Runtime | None]:
-    """What versions record of the code that computes assets, and of what it runs on."""
-    code = None if assets is None else code_fact(assets)
-    return (None, None) if code is None else (code, Runtime(*PROCESS.of(KnownCode).runtime))
-
-
-def code_fact(assets: dg.AssetsDefinition) -> Code | None:
-    """The code that computes assets, as versions record it; ``None`` where no function of users does."""
-    found = code_of(assets)
+def made_by(assets: dg.AssetsDefinition) -> tuple[Code, CodeDetails] | None:
+    """What versions record of the code that computes assets; ``None`` where no function of users does."""
+    found, known = code_of(assets), PROCESS.of(KnownCode)
     if found is None:
         return None
-    commit = PROCESS.of(KnownCode).commit(found.sources)
-    return Code(
+    commit = known.commit(found.sources)
+    details = CodeDetails(found.functions, found.constants, known.runtime)
+    code = Code(
         str(found),
+        details.sha,
         found.opaque,
         commit=None if commit is None or commit.is_claimed else commit.sha,
         remote=None if commit is None else commit.remote,
         modified=() if commit is None else commit.modified,
         claimed_commit=commit.sha if commit is not None and commit.is_claimed else None,
-        functions=found.functions,
-        constants=found.constants,
     )
+    return code, details
 
 
 def _functions(assets: dg.AssetsDefinition) -> list[Callable[..., Any]]:
@@ -116,7 +112,7 @@ def _functions(assets: dg.AssetsDefinition) -> list[Callable[..., Any]]:
     if node is None:
         return []
     ops = [node] if isinstance(node, dg.OpDefinition) else list(node.iterate_op_defs())
-    functions = [getattr(op.compute_fn, "decorated_fn", op.compute_fn) for op in ops]
+    functions: list[Any] = [getattr(op.compute_fn, "decorated_fn", op.compute_fn) for op in ops]
     return [each for each in functions if not _is_ours(_body(each))]
 
 

@@ -33,6 +33,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, partitions_sha
+from dagster_versioned.tables.code_details import carry_details
 from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_of
 from dagster_versioned.tables.environment.registry import Environment
 from dagster_versioned.tables.findings import carry_findings
@@ -411,6 +412,7 @@ class PromotedTable:
             if self._forked_at < 0:
                 self._there.operations.check_name_is_free()
             self._there.operations.change(drafted)
+        carry_details(self._here.store, store, versions)
         carry_findings(self._here.store, store, [str(version.metadata_sha) for version in versions])
 
     def _settings(self) -> TableOptions:

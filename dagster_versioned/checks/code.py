@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_versioned.assets.asset_code import code_fact, stated_code_version
+from dagster_versioned.assets.asset_code import made_by, stated_code_version
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
-from dagster_versioned.tables.code_change import code_of, compare_codes, recorded
+from dagster_versioned.tables.code_details import code_of, compare_codes
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,27 @@ class CodeVersionIsCurrent(VersionCheck):
 
     def judge(self, checked: CheckedHeads) -> Verdict:
         node = checked.graph.get(checked.asset_key)
-        now = code_fact(node.assets_def)
-        if now is None:
+        made = made_by(node.assets_def)
+        if made is None:
             return Verdict(True, "No function of this project makes the asset.")
+        now, details = made
         metadata = {"fingerprint": now.fingerprint}
         if now.opaque:
             return Verdict(False, f"Nobody can say which code this is: {listed(list(now.opaque))}.", metadata)
         stated = stated_code_version(node.code_version)
         rows: list[tuple[object, ...]] = []
         for head in checked.heads:
-            then = code_of(head)
-            if then is None or head.identity.code_version != stated:
+            if head.identity.code_version != stated:
                 continue
-            change = compare_codes(recorded(checked.table.state.history, then), now)
+            change = compare_codes(checked.table.store, code_of(head), now, details)
             if change is not None:
                 rows.append((named(head), stated or "", str(change)))
         if not rows:
             return Verdict(
                 True, "The heads were made by the code that is loaded, or the code version is another.", metadata
             )
-        what = "has none" if stated is None else f"is still {stated!r}"
-        text = f"The code has changed, and its code version {what}: {rows[0][2]}. Versions {listed([str(row[0]) for row in rows])}."
+        heads = listed([str(row[0]) for row in rows])
+        text = f"The code that made {heads} is not the one that is loaded: {rows[0][2]}."
+        if stated is not None:
+            text += f" The code version is still {stated!r}: change it with the code, or leave it out."
         return Verdict(False, text, {**metadata, "heads": table_text(["version", "code version", "what"], rows)})

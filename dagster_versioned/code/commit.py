@@ -48,7 +48,7 @@ def commit_of(sources: Iterable[str], environment: Mapping[str, str] = os.enviro
 
 
 def _checked_out(paths: Sequence[Path]) -> CommitOfCode | None:
-    from git import GitDB, InvalidGitRepositoryError, Repo  # noqa: PLC0415 - takes longer than all else here
+    from git import GitDB, InvalidGitRepositoryError, Repo
 
     try:
         # This object database reads files; the other one starts git, which does what the repository's settings say.

@@ -484,7 +484,7 @@ class KnownCode:
         self._commits: dict[tuple[str, ...], CommitOfCode | None] = {}
 
     @cached_property
-    def runtime(self) -> tuple[str, dict[str, Any]]:
+    def runtime(self) -> dict[str, Any]:
         """What the process runs on, as `runtime_of` says it."""
         return runtime_of(self.distributions)
 

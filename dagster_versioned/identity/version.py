@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypeVar, cast, get_args
 
@@ -234,71 +234,46 @@ class Writer:
 class Code:
     """The code that made a version: its ``fingerprint``, and what else is known of it.
 
-    ``opaque`` says, as sentences, what of it could not be followed. ``commit`` is of the git repository at ``remote``
-    (host and path), and ``modified`` are the files that were not as that has them; ``claimed_commit`` is what the
-    environment says it is of, where there is no repository.
-    ``functions`` has digests of functions and classes alone, ``constants`` names: both are recorded where the version
-    before in the log was made by other code, and are ``None`` elsewhere.
+    ``details`` is the SHA-256 of the document that names its functions, and what it ran on. ``opaque`` says, as
+    sentences, what of it could not be followed. ``commit`` is of the git repository at ``remote`` (host and path), and
+    ``modified`` are the files that were not as that has them; ``claimed_commit`` is what the environment says it is of,
+    where there is no repository.
     """
 
     fingerprint: str
+    details: str | None = None
     opaque: Sequence[str] = ()
     commit: str | None = None
     remote: str | None = None
     modified: Sequence[str] = ()
     claimed_commit: str | None = None
-    functions: Mapping[str, str] | None = field(default=None, hash=False)
-    constants: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_texts("code", fingerprint=self.fingerprint)
+        object.__setattr__(self, "opaque", tuple(self.opaque))
+        object.__setattr__(self, "modified", tuple(self.modified))
 
     def to_json(self) -> dict[str, Any]:
-        """The fact ``code`` as it is stored."""
-        named = None if self.functions is None else {"functions": dict(self.functions)}
-        return {
-            "fingerprint": self.fingerprint,
-            **({"opaque": list(self.opaque)} if self.opaque else {}),
-            **({"commit": self.commit} if self.commit else {}),
-            **({"remote": self.remote} if self.remote else {}),
-            **({"modified": list(self.modified)} if self.modified else {}),
-            **({"claimed_commit": self.claimed_commit} if self.claimed_commit else {}),
-            **(named or {}),
-            **({"constants": list(self.constants)} if named and self.constants else {}),
-        }
-
-    @classmethod
-    def from_json(cls, members: Mapping[str, Any]) -> Self:
-        """Parse the stored fact. Raises `InvalidInput`."""
-        known, _ = _split(
-            members,
+        """The member ``code`` of the fact ``run`` as it is stored."""
+        return _without_empty(
             {
-                "fingerprint": str,
-                "opaque": list,
-                "commit": str,
-                "remote": str,
-                "modified": list,
-                "claimed_commit": str,
-                "functions": dict,
-                "constants": list,
+                "fingerprint": self.fingerprint,
+                "details": self.details,
+                "opaque": list(self.opaque),
+                "commit": self.commit,
+                "remote": self.remote,
+                "modified": list(self.modified),
+                "claimed_commit": self.claimed_commit,
             },
+            {},
         )
-        return cls(**known)
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """What a version was computed on: the ``sha`` of all that is known of it, and that, recorded as `Code.functions`."""
-
-    sha: str
-    members: Mapping[str, Any] | None = field(default=None, hash=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fact ``runtime`` as it is stored."""
-        return {"sha": self.sha, **(self.members or {})}
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
-        """Parse the stored fact. Raises `InvalidInput`."""
-        known, unknown = _split(members, {"sha": str})
-        return cls(known.get("sha", ""), unknown or None)
+        """Parse the stored member. Raises `InvalidInput`."""
+        texts = dict.fromkeys(("fingerprint", "details", "commit", "remote", "claimed_commit"), str)
+        known, _ = _split(members, {**texts, "opaque": list, "modified": list})
+        return cls(**{"fingerprint": "", **known})
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +282,7 @@ class Run:
 
     ``first_run_id`` is the run of the first attempt, where a later run made this one; all of them are attempts at one
     computation, which is committed once. ``code_location`` and ``function`` say which definition of the asset it is of,
-    ``code`` and ``runtime`` what was called and on what, where that is known.
+    and ``code`` what was called, where that is known.
     """
 
     run_id: str
@@ -317,7 +292,6 @@ class Run:
     code_location: str | None = None
     function: str | None = None
     code: Code | None = None
-    runtime: Runtime | None = None
 
     def __post_init__(self) -> None:
         _check_texts("a run", run_id=self.run_id, step_key=self.step_key)
@@ -328,19 +302,7 @@ class Run:
         """The fact ``run`` as it is stored."""
         known: dict[str, Any] = {name: value for name, value in self._optional().items() if value is not None}
         known |= {} if self.code is None else {"code": self.code.to_json()}
-        known |= {} if self.runtime is None else {"runtime": self.runtime.to_json()}
         return {"run_id": self.run_id, "step_key": self.step_key, "attempt": self.attempt, **known}
-
-    def beside(self, before: "Run | None") -> "Run":
-        """The run without what a version before it in the log says already of code and runtime."""
-        code, runtime = self.code, self.runtime
-        if before is not None and code is not None and before.code is not None:
-            code = (
-                replace(code, functions=None, constants=None) if before.code.fingerprint == code.fingerprint else code
-            )
-        if before is not None and runtime is not None and before.runtime is not None:
-            runtime = Runtime(runtime.sha) if before.runtime.sha == runtime.sha else runtime
-        return replace(self, code=code, runtime=runtime)
 
     def _optional(self) -> dict[str, str | None]:
         return {"first_run_id": self.first_run_id, "code_location": self.code_location, "function": self.function}
@@ -489,11 +451,9 @@ class Facts:
         known["writer"] = Writer(**writer)
         if "run" in known:
             optional = dict.fromkeys(("first_run_id", "code_location", "function"), str)
-            made = {"code": dict, "runtime": dict}
-            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, **optional, **made})
-            parsers: dict[str, Any] = {"code": Code.from_json, "runtime": Runtime.from_json}
-            run |= {name: parse(run[name]) for name, parse in parsers.items() if name in run}
-            known["run"] = Run(**run)
+            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, **optional, "code": dict})
+            code: dict[str, Any] = {"code": Code.from_json(run["code"])} if "code" in run else {}
+            known["run"] = Run(**{**run, **code})
         if "added" in known:
             counts = {"inserted": int, "updated": int, "removed": int}
             added, _ = _split(known["added"], {"mode": str, "digest": str, **counts})

@@ -13,9 +13,10 @@ import dagster as dg
 from dagster_versioned.assets import asset_code
 from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventData, StepEventStatus
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import Code, Parent, Run, Runtime, SourceVersion
+from dagster_versioned.identity.version import Code, Parent, Run, SourceVersion
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.guard import ReadsHeeded
+from dagster_versioned.tables.code_details import CodeDetails
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -59,7 +60,8 @@ class Attempt:
         self.computations: dict[dg.AssetKey, dict[str | None, OpenComputation]] = {}
         self.since = time.monotonic()
         self.unfollowed: set[dg.AssetKey] = set()
-        self.made_by: tuple[Code | None, Runtime | None] | None = None
+        self.made_by: tuple[Code, CodeDetails] | None = None
+        self.is_code_known = False
 
 
 class LeftTables:
@@ -197,15 +199,16 @@ def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
         first if first != step.run_id else None,
         _code_location(step),
         _function(step),
-        *made_by(step),
+        made[0] if (made := made_by(step)) is not None else None,
     )
 
 
-def made_by(step: "StepExecutionContext") -> tuple[Code | None, Runtime | None]:
-    """The code of the step, and what it runs on, as versions record them."""
+def made_by(step: "StepExecutionContext") -> tuple[Code, CodeDetails] | None:
+    """The code of the step, as versions record it, and its details; ``None`` where no function of users is called."""
     attempt = PROCESS.of(Attempt, step)
-    if attempt.made_by is None:
-        attempt.made_by = asset_code.made_by(step.assets_def)
+    if not attempt.is_code_known:
+        attempt.made_by = None if step.assets_def is None else asset_code.made_by(step.assets_def)
+        attempt.is_code_known = True
     return attempt.made_by
 
 

@@ -43,9 +43,9 @@ from dagster_versioned.odf.queries.transform import Derivation, DerivationReport
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.park import ParkedWrite, park
 from dagster_versioned.resources.project import ProjectResource
-from dagster_versioned.tables.code_change import code_of, compare_codes, recorded
+from dagster_versioned.tables.code_details import code_of, compare_codes
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft
-from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
 
 
-CODE_SHOWN = len("1:") + 12
+_CODE_SHOWN = len("1:") + 12
 """Characters of a fingerprint that are shown."""
 
 
@@ -206,30 +206,46 @@ def _show_versions(
     if other is not None:
         context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
         _show(context, step, {OTHER_DEFINITION_KEY: other})
+    if step is not None:
+        with omissions.leave_out("the code that was called"):
+            _show_code(context, step, table, results, before or {})
     for number, result in enumerate(results):
         with omissions.leave_out("what is known of the version"):
             rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
             metadata = version_metadata(table, history, result, rows, omissions, before)
             metadata = metadata if draft is None else _of_no_log(metadata, draft)
-            if step is not None:
-                then = result.version if result.change == "none" else (before or {}).get(result.version.partition)
-                metadata |= _code_metadata(step, history, then)
             if len(results) == 1 or step is not None:
                 _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
 
 
-def _code_metadata(step: "StepExecutionContext", history: History | None, before: Version | None) -> dict[str, Any]:
-    """The code that computed the output, and what of it is other than that of the version before."""
-    code, _ = made_by(step)
-    if code is None:
-        return {}
-    shown = {
-        f"{OURS}/code": code.fingerprint[:CODE_SHOWN],
-        **({f"{OURS}/code_opaque": "; ".join(code.opaque)} if code.opaque else {}),
-    }
-    then = None if before is None else code_of(before)
-    change = None if then is None or history is None else compare_codes(recorded(history, then), code)
-    return shown if change is None else {**shown, f"{OURS}/code_change": str(change)}
+def _show_code(
+    context: dg.OutputContext,
+    step: "StepExecutionContext",
+    table: VersionedTable,
+    results: Sequence[WriteResult],
+    before: Mapping[str | None, Version],
+) -> None:
+    """Show the code that was called, and what of it is other than that of the versions before; and keep its details."""
+    made = made_by(step)
+    if made is None:
+        return
+    code, details = made
+    shown = {f"{OURS}/code": code.fingerprint[:_CODE_SHOWN]}
+    if code.opaque:
+        shown[f"{OURS}/code_opaque"] = "; ".join(code.opaque)
+    called = [result for result in results if not result.reused]
+    then = [
+        code_of(version)
+        for result in called
+        if (version := result.version if result.change == "none" else before.get(result.version.partition))
+    ]
+    others = {each.fingerprint: each for each in then if each is not None and each.fingerprint != code.fingerprint}
+    changes = [change for each in others.values() if (change := compare_codes(table.store, each, code, details))]
+    if changes:
+        shown[f"{OURS}/code_change"] = str(changes[0])
+    _show(context, step, shown)
+    if called and (len(then) < len(called) or any(each is None or each.details != code.details for each in then)):
+        details.put(table.store)
 
 
 def _log(

@@ -95,6 +95,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         An IO manager is not told which assets are its own: this is known where all IO managers of the job are of this
         package and the asset is annotated with what it returns. Else the output is refused.
         """
+        from dagster_versioned.assets.asset_code import note_loaded_code
+
+        note_loaded_code()
         kinds = [
             getattr(def_, "configurable_resource_cls", None)
             for def_ in context.all_resource_defs.values()

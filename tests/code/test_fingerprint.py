@@ -1,13 +1,11 @@
 """A fingerprint changes with whatever a function reaches, and with nothing else."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.code_project import FILES, ROOTS, fingerprints, write_project
 
-from dagster_versioned.code.fingerprint import CodeOptions
+from support.code_project import FILES, fingerprints, write_project
 
 SEEN = {
     "a constant": ("shop/rates.py", "RATE = 3", "RATE = 4", {"orders"}),

@@ -12,7 +12,7 @@ from dagster_versioned.storage.overlay import Owner
 
 LOG, VERSIONS = "_delta_log/", ".metadata/versions/"
 _SIDECARS = "_delta_log/_sidecars/"
-_COMPUTATIONS, _FINDINGS = ".metadata/computations/", ".metadata/findings/"
+_COMPUTATIONS, _FINDINGS, _CODE = ".metadata/computations/", ".metadata/findings/", ".metadata/code/"
 _OWN = (LOG, ".metadata/", "_staging/", "refs/")
 
 
@@ -41,8 +41,8 @@ class TableFork:
         name = key[len(self.table) + 1 :]
         if self.log_version < 0:
             return "own"
-        if name.startswith((_SIDECARS, _COMPUTATIONS, _FINDINGS)):
-            # Who reads a computation's document believes this log alone, whosever it is; findings are of a content.
+        if name.startswith((_SIDECARS, _COMPUTATIONS, _FINDINGS, _CODE)):
+            # Who reads a computation's document believes this log alone, whosever it is; findings and code are of a content.
             return "either"
         if name.startswith(LOG):
             numbered = re.fullmatch(r"(\d{20})\.(?:json|crc|checkpoint\.[^/]+)", name[len(LOG) :], re.ASCII)

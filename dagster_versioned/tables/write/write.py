@@ -23,6 +23,7 @@ from dagster_versioned.identity.version import (
     created_at_text,
     data_sha,
 )
+from dagster_versioned.tables.code_details import is_made_by
 from dagster_versioned.tables.computations import contradiction, contradicts
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.documents.head import held_domain
@@ -148,7 +149,6 @@ class TableWrite:
     began: int | None = None
     operation: Literal["WRITE", "PROMOTE", "REBASE", "REPARTITION"] = "WRITE"
     planned: tuple[WritePlan, ...] = field(default=(), init=False)
-    _said: Run | None = field(default=None, init=False)
     """What the last attempt came to, by partition."""
 
     _committed_by: dict[int, Mapping[str | None, Version]] = field(default_factory=dict, init=False, repr=False)
@@ -158,7 +158,6 @@ class TableWrite:
         self._committed_by = {}
         record = self._record(state)
         base = WriteBase(self.staging, state, self.writes, self.options.partition_columns)
-        self._said = _newest_run(state)
         self.planned = tuple(self._plan(pending, state, base, timestamp) for pending in self.writes)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
@@ -378,7 +377,7 @@ class TableWrite:
             adds,
             timestamp,
             fresh=(*(add.key for add in written), *pending.vector_files),
-            contradicted=_contradicts(pending, state, base, sha),
+            contradicted=_contradicts(pending, state, base, sha, self.run),
         )
 
     def _parts(
@@ -404,15 +403,14 @@ class TableWrite:
         return WritePlan(pending, unchanged=version, repetition=repetition, fresh=lost)
 
     def _facts(self, pending: PendingWrite, head: Version | None, adds: Sequence[Add], timestamp: int) -> Facts:
-        computing, run = pending.computing, self.run or pending.made_by
-        said, self._said = self._said, run or self._said
+        computing = pending.computing
         return Facts(
             created_at=created_at_text(timestamp),
             writer=WRITER,
             size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=pending.contents.digest.text,
-            run=run and run.beside(said),
+            run=self.run or pending.made_by,
             parquet_sha=_parquet_sha(adds),
             previous=head.metadata_sha if head else None,
             author=self.author,
@@ -454,24 +452,19 @@ class TableWrite:
         return Txn(app_id(self.run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
 
 
-def _newest_run(state: TableState | None) -> Run | None:
-    """The run of the newest version of the table, whose facts need not be said again."""
-    heads = () if state is None else state.history.heads.values()
-    newest = max(heads, key=lambda version: version.log_version, default=None)
-    return None if newest is None or newest.raw is None else newest.facts.run
-
-
 def _is_other_computation(pending: PendingWrite, head: Version) -> bool:
     """Whether the head was made by another computation, or nobody knows by which, so that this one is remembered."""
     return pending.computing is not None and head.computation != pending.computing.key
 
 
-def _contradicts(pending: PendingWrite, state: TableState | None, base: WriteBase, sha: str) -> bool:
-    """Whether the computation gave other rows before."""
+def _contradicts(pending: PendingWrite, state: TableState | None, base: WriteBase, sha: str, run: Run | None) -> bool:
+    """Whether the computation gave other rows before, by the same code: where that is known to be another, they may be
+    others, whatever code version it is said to be of."""
     if pending.computing is None:
         return False
     made = base.made_by(pending.computing, pending.partition)
-    others = [version for version in made if base.says_others(version, pending, sha)]
+    code = None if run is None else run.code
+    others = [version for version in made if base.says_others(version, pending, sha) and is_made_by(version, code)]
     return contradicts(state, others, pending.computing.key)
 
 
