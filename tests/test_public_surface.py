@@ -45,6 +45,8 @@ SURFACE = {
     "versioned_multi_asset",
     "versioned_multi_feature",
     "ChainValidity",
+    "CodeVersionIsCurrent",
+    "with_code_versions",
     "FreshParents",
     "Governance",
     "GovernanceResource",

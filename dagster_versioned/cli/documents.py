@@ -95,6 +95,7 @@ def diff_document(diff: "VersionDiff") -> dict[str, Any]:
             for p in diff.parents
         ],
         "metadata": {name: {"before": old, "after": new} for name, (old, new) in diff.metadata.items()},
+        "code": None if diff.code is None else {**members(diff.code), "text": str(diff.code)},
     }
 
 

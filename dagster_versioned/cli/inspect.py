@@ -384,6 +384,7 @@ def _diff_parts(document: dict[str, Any], key: list[str]) -> Iterator[str | Fiel
             ("rows", f"{before['rows']} -> {after['rows']} ({after['rows'] - before['rows']:+d})"),
             ("parts", f"{parts['added']} added, {parts['removed']} removed, {parts['shared']} shared"),
             ("column order", "changed" if document["column_order_changed"] else None),
+            ("code", document["code"] and document["code"]["text"]),
         ]
     )
     if changes := list(_changes(document)):

@@ -142,7 +142,10 @@ def _end(found: "Forecast") -> list[str]:
     if found.left:
         lines[0] += f" {found.left:,} were not when the environment began, and not because of it (--scope all)."
     if found.uncoded:
-        lines[0] += f" Without a code version, so that changes of code are not seen: {some(found.uncoded)}."
+        lines[0] += f" Changes of code are not seen of: {some(found.uncoded)}."
+    if found.changed_code:
+        changed = [f"{asset} ({what})" for asset, what in found.changed_code.items()]
+        lines.append(f"Made by other code than is loaded, and not asked for because of it: {some(changed)}.")
     if found.unlisted:
         lines.append(f"No partition is known (dynamic ones with --instance alone): {some(found.unlisted)}.")
     if found.unasked:

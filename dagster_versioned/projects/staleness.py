@@ -59,6 +59,7 @@ class CellHead:
     )
     held: Held | None = None
     feature: FeatureRecord | None = None
+    code: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, head: Head) -> Self:
@@ -72,6 +73,7 @@ class CellHead:
             head.parents,
             head.held,
             head.feature,
+            head.code,
         )
 
     @classmethod
@@ -85,6 +87,7 @@ class CellHead:
         parents: Iterable[Mapping[str, Any]],
         held: Held | None,
         feature: FeatureRecord | None,
+        code: Mapping[str, Any] | None,
     ) -> Self:
         """From what a head or a commit records; a parent that is not in a form that is known is passed over."""
         by_table: dict[TableKey, dict[str | None, Built]] = {}
@@ -97,7 +100,7 @@ class CellHead:
                 and isinstance(data, str)
             ):
                 by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
-        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held, feature)
+        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held, feature, code)
 
     def sha(self, on: On) -> str:
         """What counts of it."""

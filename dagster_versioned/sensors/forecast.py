@@ -9,12 +9,13 @@ from typing import Any, Literal, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.asset_code import made_by
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.reuse.foreseen import ForeseenReuse
 from dagster_versioned.dagster_internals import AssetGraph, is_in_user_code
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
-from dagster_versioned.identity.version import On, Scope
+from dagster_versioned.identity.version import Code, On, Scope
 from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import SHORT, Need, StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
@@ -27,6 +28,7 @@ from dagster_versioned.sensors.tick import oldest
 from dagster_versioned.sensors.valueless import planned_and_done
 from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY
 from dagster_versioned.sensors.watch import Watch
+from dagster_versioned.tables.code_details import compare_codes
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version
 
@@ -64,8 +66,8 @@ class Forecast:
     """All that would run or is kept from it, upstream first, and what the rest is.
 
     ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``left`` how many were not
-    current when the environment began, and not because of it, ``uncoded`` the assets
-    without a code version, ``unlisted`` those that have partitions of which none is known, ``unasked`` those with a
+    current when the environment began, and not because of it, ``uncoded`` the assets without a code version whose code
+    nobody can compare, ``changed_code`` what has changed of the code of others, by asset, ``unlisted`` those that have partitions of which none is known, ``unasked`` those with a
     condition of `version_changed` that no sensor evaluates.
     """
 
@@ -75,6 +77,7 @@ class Forecast:
     current: int
     left: int
     uncoded: tuple[str, ...]
+    changed_code: Mapping[str, str]
     unlisted: tuple[str, ...]
     unasked: tuple[str, ...]
 
@@ -113,13 +116,16 @@ def forecast(
         for repository in repositories:
             reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, known))
         cells = tuple(cell for number in range(len(units)) for cell in ahead.foreseen(number, stands[number], reuse))
+        graphs = [repository.asset_graph for repository in repositories]
+        codes = {member.key: ahead.code_change(member, graphs) for _, member in members if member.code_version is None}
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
         cells=cells,
         current=sum(len(ahead.cells(unit)) for unit, _ in members) - len(cells) - ahead.left,
         left=ahead.left,
-        uncoded=tuple(member.key.to_user_string() for _, member in members if member.code_version is None),
+        uncoded=tuple(key.to_user_string() for key, change in codes.items() if change is None),
+        changed_code={key.to_user_string(): change for key, change in codes.items() if change},
         unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
         unasked=tuple(key.to_user_string() for repository in repositories for key in _unasked(repository)),
     )
@@ -259,6 +265,23 @@ class _Ahead(Watch):
                         rows=None if raw is None else raw["identity"]["nrow"],
                         size_bytes=None if raw is None else raw["facts"]["size_bytes"],
                     )
+
+    def code_change(self, member: Member, graphs: Iterable[AssetGraph]) -> str | None:
+        """What has changed of an asset's code since its newest version; empty where nothing has, or there is none,
+        ``None`` where nobody knows."""
+        (assets,) = [graph.get(member.key).assets_def for graph in graphs if graph.has(member.key)]
+        made = made_by(assets)
+        if made is None or made[0].opaque:
+            return None
+        heads = self._table(member.place, None)
+        newest = heads.whole or max(heads.partitions.values(), key=lambda head: head.log_version, default=None)
+        if newest is None:
+            return ""
+        if newest.code is None or isinstance(member.place.project, ExternalTable):
+            return None
+        store = member.place.project.table(member.place.table).store
+        change = compare_codes(store, Code.from_json(newest.code), *made)
+        return "" if change is None else str(change)
 
     def _asks(self, one: _Requester, number: int, cell: str | None, stand: _UnitForecast) -> bool:
         return number in one.units and (

@@ -22,6 +22,7 @@ from dagster_versioned.tables.documents.head import (
     HEADS_FOLDER,
     UNREADABLE,
     HeadDocument,
+    code_member,
     held_in,
     partition_head,
     table_head,
@@ -328,5 +329,6 @@ def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[
                     identity.get("parents", ()),
                     heads[partition].held if partition in heads else None,
                     FeatureRecord.of(identity.get("custom", {})),
+                    code_member(raw["facts"]),
                 ),
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.identity.version import Identity, Parent
+from dagster_versioned.tables.code_details import CodeChange
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import data_line
 
@@ -36,7 +37,8 @@ class VersionDiff:
 
     ``columns`` and ``parents`` list only what differs; ``parts_*`` count parts by their SHA and that of their deletion
     vector; ``metadata`` maps a member
-    of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to its (before, after).
+    of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to its (before, after). ``code`` is what
+    differs of the code that made them, where that is known of both.
     """
 
     before: Version
@@ -51,6 +53,7 @@ class VersionDiff:
     parts_shared: int
     parents: tuple[ParentChange, ...]
     metadata: Mapping[str, tuple[Any, Any]]
+    code: CodeChange | None = None
 
     @property
     def is_empty(self) -> bool:

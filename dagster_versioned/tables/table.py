@@ -21,6 +21,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
+from dagster_versioned.tables.code_details import code_of, compare_codes
 from dagster_versioned.tables.computations import ForgottenVersions, affected, find, made_by_computations, remember
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.context import ProjectContext
@@ -555,7 +556,8 @@ class VersionedTable:
     def diff(self, before: VersionLike, after: VersionLike = None, *, partition: str | None = None) -> VersionDiff:
         """What changed between two versions: schema, rows, parts, parents and metadata; reads no data."""
         old, new = self.version(before, partition=partition), self.version(after, partition=partition)
-        return version_diff(old, new, self._parts(old), self._parts(new))
+        found = version_diff(old, new, self._parts(old), self._parts(new))
+        return replace(found, code=compare_codes(self.store, code_of(old), code_of(new)))
 
     def diff_rows(
         self,

@@ -91,8 +91,7 @@ def test_nothing_would_run(built):
     said = plan("-m", "same", "--environment", "production", "--exit-code").stdout
     assert said == (
         "Nothing would run.\n"
-        "4 tables and partitions are current. Without a code version, so that changes of code are not seen: delays,"
-        " by_carrier.\n"
+        "4 tables and partitions are current. Changes of code are not seen of: delays, by_carrier.\n"
     )
 
 

@@ -445,7 +445,7 @@ def test_what_is_no_versioned_table_is_left_out(house):
         raise NotImplementedError
 
     found = forecast([house.define(report, asset("up"))])
-    assert (whats(found), found.current, found.uncoded) == ({("up", None): "new"}, 0, ("up",))
+    assert (whats(found), found.current, found.uncoded) == ({("up", None): "new"}, 0, ())
     with pytest.raises(InvalidInput, match="no versioned table"):
         forecast([house.define(report)])
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 
@@ -70,7 +70,7 @@ class Head:
 
     For a partitioned table as a whole, ``metadata_sha`` and ``data_sha`` are taken over its partitions' and
     ``parents`` is empty: each partition has a head of its own, in the log. ``feature`` says how a version of a
-    feature came about.
+    feature came about, ``code`` which code made the newest version (the fingerprint and details of `Code`).
     """
 
     table: str
@@ -86,6 +86,7 @@ class Head:
     held: Held | None = None
     feature: FeatureRecord | None = None
     former: tuple[tuple[str, str], ...] = ()
+    code: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The ``head`` member of a head document."""
@@ -103,6 +104,7 @@ class Head:
             **({"held": {"by": self.held.by, "why": self.held.why}} if self.held else {}),
             **({"feature": self.feature.to_json()} if self.feature else {}),
             **({"former": [list(name) for name in self.former]} if self.former else {}),
+            **({"code": dict(self.code)} if self.code else {}),
         }
 
     @classmethod
@@ -123,6 +125,7 @@ class Head:
             held=Held(held.optional_text("by"), held.text("why")) if held else None,
             feature=FeatureRecord.parse(members.value.get("feature")),
             former=parse_former(members.value.get("former")),
+            code=members.members("code").value if members.value.get("code") is not None else None,
         )
 
 
@@ -388,7 +391,17 @@ def _head(table: TableName, version: Version, state: TableState, partition: str 
         timestamp=facts["created_at"],
         held=_held(configuration) if configuration is not None else None,
         feature=FeatureRecord.of(identity.get("custom", {})),
+        code=code_member(facts),
     )
+
+
+def code_member(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What recorded facts say of the code, as much as a head has of it; ``None`` where they say nothing."""
+    run = facts.get("run")
+    code = cast("Mapping[str, Any]", run).get("code") if isinstance(run, Mapping) else None
+    if not isinstance(code, Mapping):
+        return None
+    return {name: code[name] for name in ("fingerprint", "details") if isinstance(code.get(name), str)} or None
 
 
 def _held(configuration: str) -> Held:

@@ -366,7 +366,7 @@ class TableWrite:
         if own is not None and own.metadata_sha == name and own.gone is None:
             return self._healed(pending, own, written, Repetition.SAME_ROWS)
         held = state.snapshot.domains.get(held_domain(pending.partition)) if state is not None else None
-        if head is not None and onto.is_version(name, adds) and (held or not _is_other_computation(pending, head)):
+        if head is not None and onto.is_version(name, adds) and (held or not self._is_news(pending, head)):
             return self._healed(pending, head, written)
         if held:
             raise HeldHead(_held_message(pending.partition, held))
@@ -419,6 +419,13 @@ class TableWrite:
             promoted_from=pending.promoted_from,
             computation=computing.computation() if computing is not None else pending.computation,
         )
+
+    def _is_news(self, pending: PendingWrite, head: Version) -> bool:
+        """Whether the head was made by another computation, or by other code, so that it is remembered that this one
+        gives the same."""
+        code = None if self.run is None else self.run.code
+        is_other_code = code is not None and not code.opaque and not is_made_by(head, code)
+        return is_other_code or _is_other_computation(pending, head)
 
     def _own_commit(self, pending: PendingWrite, state: TableState | None) -> Version | None:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""

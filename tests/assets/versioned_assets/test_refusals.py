@@ -4,7 +4,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 
-from dagster_versioned import EventHistory, TableOptions, versioned_asset, versioned_multi_asset
+from dagster_versioned import EventHistory, TableOptions, versioned_asset
 from dagster_versioned.errors import InvalidInput
 
 
@@ -17,19 +17,6 @@ class Clock(dg.ConfigurableResource):
 
 
 class TestAtDefinition:
-    def test_an_asset_without_code_version(self):
-        with pytest.raises(InvalidInput, match=r"plain has no code_version.*code_version='1'"):
-
-            @versioned_asset
-            def plain() -> pd.DataFrame:
-                return frame()
-
-        with pytest.raises(InvalidInput, match="two has no code_version"):
-
-            @versioned_multi_asset(outs={"one": dg.AssetOut(code_version="1"), "two": dg.AssetOut()})
-            def both():
-                return frame(), frame()
-
     @pytest.mark.parametrize(
         "options",
         [
