@@ -67,8 +67,8 @@ class Forecast:
 
     ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``left`` how many were not
     current when the environment began, and not because of it, ``uncoded`` the assets without a code version whose code
-    nobody can compare, ``changed_code`` what has changed of the code of others, by asset, ``unlisted`` those that have partitions of which none is known, ``unasked`` those with a
-    condition of `version_changed` that no sensor evaluates.
+    nobody can compare, ``changed_code`` what has changed of the code of others, by asset, ``unlisted`` those that have
+    partitions of which none is known, ``unasked`` those with a condition of `version_changed` that no sensor evaluates.
     """
 
     projects: tuple[str, ...]

@@ -36,9 +36,8 @@ class VersionDiff:
     """What is different between two versions.
 
     ``columns`` and ``parents`` list only what differs; ``parts_*`` count parts by their SHA and that of their deletion
-    vector; ``metadata`` maps a member
-    of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to its (before, after). ``code`` is what
-    differs of the code that made them, where that is known of both.
+    vector; ``metadata`` maps a member of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to
+    its (before, after). ``code`` is what differs of the code that made them, where that is known of both.
     """
 
     before: Version

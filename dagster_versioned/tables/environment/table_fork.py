@@ -42,7 +42,7 @@ class TableFork:
         if self.log_version < 0:
             return "own"
         if name.startswith((_SIDECARS, _COMPUTATIONS, _FINDINGS, _CODE)):
-            # Who reads a computation's document believes this log alone, whosever it is; findings and code are of a content.
+            # Who reads a computation's document believes this log alone, whosever it is; the others are of a content.
             return "either"
         if name.startswith(LOG):
             numbered = re.fullmatch(r"(\d{20})\.(?:json|crc|checkpoint\.[^/]+)", name[len(LOG) :], re.ASCII)

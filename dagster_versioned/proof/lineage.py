@@ -1,0 +1,214 @@
+"""Versions by their names across projects, environments and tables, each history read once."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from dagster_versioned.errors import TableNotFound, VersionedError
+from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.identity.version import EXTERNAL, Parent
+from dagster_versioned.projects.project import Project
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.table_record import TableRecord
+
+OpenProject = Callable[[str], Project]
+"""Opens a project by its name. Raises `VersionedError` where nobody knows it, or it cannot be read."""
+
+
+@dataclass(frozen=True, order=True)
+class VersionName:
+    """A version by what lineage calls it: its project, its table, its SHA, and the environment that made it."""
+
+    project: str
+    table: str
+    version: str
+    partition: str | None = None
+    environment: str | None = None
+
+    @classmethod
+    def of(cls, parent: Parent) -> "VersionName":
+        """The version that a parent is."""
+        return cls(parent.source, parent.table, parent.version, parent.partition, parent.environment)
+
+    def __str__(self) -> str:
+        partition = "" if self.partition is None else f" [{self.partition}]"
+        environment = "" if self.environment is None else f" in {self.environment}"
+        return f"{self.table} {self.version[:8]}{partition}{environment}"
+
+
+class UnknownVersion(Exception):
+    """A version that is not to be found; the text says why, as the end of a sentence."""
+
+
+class TableLineage:
+    """The versions of one table, by what other versions may call them."""
+
+    def __init__(self, project: Project, table: VersionedTable) -> None:
+        self.project = project
+        self.table = table
+        self.history: History = table.state.history
+
+    @cached_property
+    def _by_sha(self) -> Mapping[tuple[str, str | None], Version]:
+        """The newest of each SHA that is kept, else the newest."""
+        found: dict[tuple[str, str | None], Version] = {}
+        for version in self.history.versions:
+            if version.metadata_sha is None or version.is_drop:
+                continue
+            key = version.metadata_sha, version.partition
+            if key not in found or version.gone is None or found[key].gone is not None:
+                found[key] = version
+        return found
+
+    @cached_property
+    def _wholes(self) -> Mapping[str, int]:
+        """The log versions of a partitioned table by what stands for it as a whole."""
+        records = self.history.records if self.history.is_partitioned else ()
+        return {str(sha): record.log_version for record in records if (sha := record.member("partitions_sha"))}
+
+    def members(self, name: VersionName) -> tuple[Version, ...]:
+        """The version of a name, or those of all partitions where it names the whole table.
+
+        Raises `UnknownVersion`.
+        """
+        version = self._by_sha.get((name.version, name.partition))
+        if version is not None:
+            return (version,)
+        at = self._wholes.get(name.version) if name.partition is None else None
+        if at is not None:
+            return tuple(self.history.until(at).heads.values())
+        raise UnknownVersion("is not in the log of its table any more")
+
+    @cached_property
+    def _previous(self) -> Mapping[tuple[int, str | None], Version]:
+        """The version that each took the place of."""
+        found: dict[tuple[int, str | None], Version] = {}
+        newest: dict[str | None, Version] = {}
+        for version in self.history.versions:
+            if version.metadata_sha is not None and version.partition in newest:
+                found[version.log_version, version.partition] = newest[version.partition]
+            if version.is_drop:
+                newest.pop(version.partition, None)
+            elif version.metadata_sha is not None:
+                newest[version.partition] = version
+        return found
+
+    def before(self, version: Version) -> Version | None:
+        """The version that one took the place of; ``None`` of the first, and of the first after a drop."""
+        return self._previous.get((version.log_version, version.partition))
+
+    def name_of(self, version: Version) -> VersionName:
+        """What lineage calls a version of this table."""
+        environment = self.project.environment
+        made_here = environment is not None and version.log_version > environment.forked_at(self.table.name)
+        return VersionName(
+            self.project.name,
+            str(self.table.name),
+            str(version.metadata_sha),
+            version.partition,
+            environment.name if environment is not None and made_here else None,
+        )
+
+
+class ProjectLineage:
+    """The tables of a project, of its environments, and of the projects that they were built from."""
+
+    def __init__(self, project: Project, open_project: OpenProject | None = None) -> None:
+        self.project = project
+        self._open_project = open_project
+        self._projects: dict[tuple[str, str | None], Project] = {}
+        self._tables: dict[tuple[str, str, str | None], TableLineage | UnknownVersion] = {}
+        self._formers: dict[int, Mapping[tuple[str, str], TableName]] = {}
+
+    def table(self, name: VersionName) -> TableLineage:
+        """The table of a version, under the name that it has now. Raises `UnknownVersion`."""
+        key = (name.project, name.table, name.environment)
+        if key not in self._tables:
+            try:
+                self._tables[key] = self._opened(name)
+            except UnknownVersion as error:
+                self._tables[key] = error
+        found = self._tables[key]
+        if isinstance(found, UnknownVersion):
+            raise found
+        return found
+
+    def members(self, name: VersionName) -> tuple[TableLineage, tuple[Version, ...]]:
+        """The table of a name, and its version or versions. Raises `UnknownVersion`."""
+        table = self.table(name)
+        return table, table.members(name)
+
+    def tables(self) -> Iterator[TableLineage]:
+        """Every table of the project that can be read."""
+        for name in self.project.tables():
+            try:
+                yield self.table(VersionName(self.project.name, str(name), "", None, self._own_environment))
+            except UnknownVersion:
+                continue
+
+    @property
+    def _own_environment(self) -> str | None:
+        return None if self.project.environment is None else self.project.environment.name
+
+    def _opened(self, name: VersionName) -> TableLineage:
+        if name.project == EXTERNAL:
+            raise UnknownVersion("is of a Delta table that another program writes")
+        try:
+            project, table = self._place(name)
+            return TableLineage(project, project.table(table))
+        except VersionedError as error:
+            raise UnknownVersion(f"cannot be read: {first_sentence(error)}") from error
+
+    def _place(self, name: VersionName) -> tuple[Project, TableName]:
+        """The project and the table that have the name, or had it before they were renamed."""
+        own = self.project
+        if name.project != own.name and (current := self._former(own).get((name.project, name.table))) is not None:
+            return own, current
+        project = self._project(name.project, name.environment)
+        try:
+            if TableRecord.of(project.table(name.table).state.snapshot).left_for(name.table) is None:
+                return project, table_name(name.table)
+        except TableNotFound:
+            if (name.project, name.table) not in self._former(project):
+                raise
+        return project, self._former(project)[name.project, name.table]
+
+    def _former(self, project: Project) -> Mapping[tuple[str, str], TableName]:
+        """The tables of a project by the names that lineage may still give them."""
+        if id(project) not in self._formers:
+            found: dict[tuple[str, str], TableName] = {}
+            for table in project.tables():
+                with suppress(VersionedError):
+                    record = TableRecord.of(project.table(table).state.snapshot)
+                    found |= dict.fromkeys(record.former, table)
+            self._formers[id(project)] = found
+        return self._formers[id(project)]
+
+    def _project(self, name: str, environment: str | None) -> Project:
+        key = name, environment
+        if key not in self._projects:
+            self._projects[key] = self._found_project(name, environment)
+        return self._projects[key]
+
+    def _found_project(self, name: str, environment: str | None) -> Project:
+        own = self.project
+        if name == own.name and environment in (None, self._own_environment):
+            return own
+        where = f"the project {name}" if environment is None else f"the environment {environment} of {name}"
+        if name == own.name:
+            production = own
+        elif self._open_project is None:
+            raise UnknownVersion(f"is of {where}, which was not opened")
+        else:
+            production = self._open_project(name)
+        try:
+            return production if environment is None else production.in_environment(environment)
+        except VersionedError as error:
+            raise UnknownVersion(f"is of {where}, which cannot be read: {first_sentence(error)}") from error
+
+
+def first_sentence(error: Exception) -> str:
+    """What happened, without what to do about it."""
+    return str(error).partition(". ")[0].rstrip(".")

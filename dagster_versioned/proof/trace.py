@@ -1,0 +1,194 @@
+"""What a version was built from, to the roots, and what was built from it: exact versions, and not tables."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
+from dagster_versioned.identity.version import Parent
+from dagster_versioned.projects.project import Project
+from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, TableLineage, UnknownVersion, VersionName
+from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.code_details import code_of
+from dagster_versioned.tables.findings import findings_of
+from dagster_versioned.tables.history import Version
+
+Direction = Literal["up", "down"]
+
+CHECKED = 100
+"""Versions in a trace of which it is asked what their checks found: each takes a call of the store."""
+
+
+@dataclass(frozen=True)
+class TracedVersion:
+    """One version of a trace, with what its log says; of a whole partitioned table, with all its partitions together.
+
+    ``parents`` are the versions that it was built from, ``before`` the one whose rows its own were added to.
+    ``checks`` are findings of its blocking checks, as far as they were asked for; ``gap`` says why nothing of it, or
+    its rows no more, can be read.
+    """
+
+    name: VersionName
+    parents: tuple[VersionName, ...] = ()
+    before: VersionName | None = None
+    partitions: int | None = None
+    log_version: int | None = None
+    timestamp: datetime | None = None
+    change: str | None = None
+    rows: int | None = None
+    size_bytes: int | None = None
+    code: str | None = None
+    function: str | None = None
+    author: str | None = None
+    message: str | None = None
+    run: str | None = None
+    promoted_from: str | None = None
+    checks: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    gap: str | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Versions from ``root`` on, each once, in the order in which they were found, and which leads to which."""
+
+    root: VersionName
+    direction: Direction
+    versions: Mapping[VersionName, TracedVersion]
+    edges: Mapping[VersionName, tuple[VersionName, ...]]
+
+    @property
+    def gaps(self) -> list[TracedVersion]:
+        """What could not be read."""
+        return [version for version in self.versions.values() if version.gap is not None]
+
+
+def trace(
+    project: Project,
+    table: str,
+    version: VersionLike = None,
+    *,
+    partition: str | None = None,
+    down: bool = False,
+    open_project: OpenProject | None = None,
+) -> Trace:
+    """The versions that one (by default the head) was built from, to the roots; or ``down``, what was built from it.
+
+    Of a partitioned table, a partition's, or the whole as it was. ``open_project`` opens the projects that lineage
+    names; without it, their versions are gaps. Down, what is kept in the same project counts. Reads logs, each once,
+    and what checks found of up to `CHECKED` versions. Raises `VersionNotFound`, `TableNotFound`, `StorageError`.
+    """
+    lineage = ProjectLineage(project, open_project)
+    found = project.table(table)
+    chosen = found.choose(version, partitions=None if partition is None else [partition])
+    parents = [upstream.parent for upstream in found.upstream_of(chosen)]
+    if len(parents) > 1:
+        raise InvalidInput(
+            f"{len(parents)} partitions of {table} are meant, which are no whole. Nothing was read. Name one of them."
+        )
+    root = VersionName.of(parents[0])
+    edges = _children(lineage) if down else None
+    versions: dict[VersionName, TracedVersion] = {}
+    pending = deque([root])
+    leads: dict[VersionName, tuple[VersionName, ...]] = {}
+    while pending:
+        name = pending.popleft()
+        if name in versions:
+            continue
+        versions[name] = _traced(lineage, name)
+        if edges is not None:
+            leads[name] = tuple(edges.get(name, ()))
+        else:
+            before = versions[name].before
+            leads[name] = (*versions[name].parents, *(() if before is None else (before,)))
+        pending += leads[name]
+    if len(versions) <= CHECKED:
+        versions = {name: _with_checks(lineage, traced) for name, traced in versions.items()}
+    return Trace(root, "down" if down else "up", versions, leads)
+
+
+def _with_checks(lineage: ProjectLineage, traced: TracedVersion) -> TracedVersion:
+    if traced.log_version is None or traced.partitions is not None:
+        return traced
+    return replace(traced, checks=findings_of(lineage.table(traced.name).table.store, traced.name.version))
+
+
+def _traced(lineage: ProjectLineage, name: VersionName) -> TracedVersion:
+    try:
+        return _of_members(name, *lineage.members(name))
+    except UnknownVersion as error:
+        return TracedVersion(name, gap=str(error))
+    except VersionedError as error:
+        return TracedVersion(name, gap=f"cannot be read: {str(error).partition('. ')[0]}")
+
+
+def _of_members(name: VersionName, table: TableLineage, members: tuple[Version, ...]) -> TracedVersion:
+    parents = dict.fromkeys(parent for member in members for parent in _parents(member))
+    if len(members) > 1 or members[0].partition != name.partition:
+        facts = [_facts(member) for member in members]
+        gone = [member for member in members if member.gone is not None]
+        return TracedVersion(
+            name,
+            tuple(parents),
+            partitions=len(members),
+            log_version=max(member.log_version for member in members),
+            timestamp=max(member.timestamp for member in members),
+            rows=sum(member.recorded["nrow"] for member in members),
+            size_bytes=sum(each["size_bytes"] for each in facts),
+            gap=f"{len(gone)} of {len(members)} partitions are not kept ({gone[0].gone})" if gone else None,
+        )
+    version = members[0]
+    identity, facts = version.recorded, _facts(version)
+    run: Mapping[str, Any] = facts.get("run") or {}
+    before, made_by = table.before(version) if facts.get("added") else None, code_of(version)
+    return TracedVersion(
+        name,
+        tuple(parents),
+        before=None if before is None or before.metadata_sha is None else table.name_of(before),
+        log_version=version.log_version,
+        timestamp=version.timestamp,
+        change=version.change,
+        rows=identity["nrow"],
+        size_bytes=facts["size_bytes"],
+        code=identity.get("code_version") or (made_by.fingerprint if made_by is not None else None),
+        function=run.get("function"),
+        author=facts.get("author"),
+        message=identity.get("message"),
+        run=run.get("run_id"),
+        promoted_from=facts.get("promoted_from"),
+        gap=None if version.gone is None else f"its rows are not kept ({version.gone})",
+    )
+
+
+def _facts(version: Version) -> Mapping[str, Any]:
+    assert version.raw is not None
+    return version.raw["facts"]
+
+
+def _parents(version: Version) -> Iterator[VersionName]:
+    """What a version names. Raises `IntegrityError` where it is not what its SHA says, and `InvalidInput`."""
+    for parent in version.recorded.get("parents", ()):
+        yield VersionName.of(Parent.from_json(parent))
+
+
+def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]]:
+    """What was built from each version, of all tables of the project, as far as it is kept."""
+    found: dict[VersionName, list[VersionName]] = {}
+    for table in lineage.tables():
+        for version in table.history.versions:
+            if version.raw is None or version.gone is not None or version.is_drop:
+                continue
+            child = table.name_of(version)
+            try:
+                parents = list(_parents(version))
+            except (IntegrityError, InvalidInput):
+                continue
+            for parent in parents:
+                found.setdefault(parent, []).append(child)
+    return found
+
+
+def roots_of(trace: Trace) -> Iterable[TracedVersion]:
+    """The versions of a trace that lead no further."""
+    return [version for name, version in trace.versions.items() if not trace.edges[name]]

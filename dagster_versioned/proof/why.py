@@ -1,0 +1,235 @@
+"""Why a version is another than the one before it: what changed, followed to where it began."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.identity.version import Parent
+from dagster_versioned.projects.project import Project
+from dagster_versioned.proof.lineage import (
+    OpenProject,
+    ProjectLineage,
+    TableLineage,
+    UnknownVersion,
+    VersionName,
+    first_sentence,
+)
+from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.code_details import code_of, compare_codes
+from dagster_versioned.tables.history import Version
+
+Kind = Literal[
+    "first", "source", "code", "code version", "input", "other rows", "metadata", "rows added", "revert", "promotion",
+    "rebase", "adoption", "again", "unknown",
+]  # fmt: skip
+"""What a cause is: the first version of a table; rows that come from outside; code, or the version that it states; an
+input that was added or dropped; other rows of the same inputs and code; a message or other metadata; rows that were
+added to those before; a version made current once more; one from an environment; an environment put onto production;
+another program's commit; the same version once more; or what nobody can tell."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing that changed: of which version, when, by whom, and through which tables it came to the one asked for.
+
+    ``text`` says it as a sentence.
+    """
+
+    kind: Kind
+    version: VersionName
+    text: str
+    at: datetime | None = None
+    by: str | None = None
+    run: str | None = None
+    through: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        way = f" ({' -> '.join(self.through)})" if len(self.through) > 1 else ""
+        return f"{self.text}{way}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A version, the one that it is compared with, and the causes of the difference, the newest first."""
+
+    version: VersionName
+    before: VersionName | None
+    causes: tuple[Cause, ...]
+
+    def __str__(self) -> str:
+        return " ".join(f"{cause}." for cause in self.causes)
+
+
+def why(
+    project: Project,
+    table: str,
+    version: VersionLike = None,
+    *,
+    partition: str | None = None,
+    open_project: OpenProject | None = None,
+) -> Explanation:
+    """Why a version (by default the head) is another than the one before it, down to where the change began.
+
+    A parent that moved is followed into its own table, and so on, to sources, code, metadata, reverts and promotions.
+    Raises `VersionNotFound`, `TableNotFound`, `StorageError`.
+    """
+    lineage = ProjectLineage(project, open_project)
+    found = project.table(table).version(version, partition=partition)
+    environment = None if project.environment is None else project.environment.name
+    name = VersionName(project.name, str(project.table(table).name), "", None, environment)
+    at = lineage.table(name)
+    before = at.before(found)
+    causes = list(_Search(lineage).between(at, before, found, ()))
+    distinct = {(cause.kind, cause.version, cause.text): cause for cause in reversed(causes)}
+    newest_first = sorted(distinct.values(), key=lambda cause: cause.at.timestamp() if cause.at else 0.0, reverse=True)
+    return Explanation(at.name_of(found), None if before is None else at.name_of(before), tuple(newest_first))
+
+
+class _Search:
+    """The causes of differences; each pair of versions is compared once."""
+
+    def __init__(self, lineage: ProjectLineage) -> None:
+        self._lineage = lineage
+        self._seen: set[tuple[VersionName | None, VersionName]] = set()
+
+    def between(
+        self, table: TableLineage, before: Version | None, after: Version, through: tuple[str, ...]
+    ) -> Iterator[Cause]:
+        """What is different in a version from an older one of its table."""
+        pending = [(table, before, after, (str(table.table.name), *through))]
+        while pending:
+            table, before, after, way = pending.pop()
+            pair = None if before is None else table.name_of(before), table.name_of(after)
+            if pair in self._seen:
+                continue
+            self._seen.add(pair)
+            for cause in self._own(table, before, after):
+                yield replace(cause, through=way)
+            for moved in self._moved(before, after):
+                found = self._followed(*moved)
+                if isinstance(found, Cause):
+                    yield replace(found, through=(found.version.table, *way))
+                else:
+                    other, older, newer = found
+                    pending += [(other, old, new, (str(other.table.name), *way)) for old, new in _pairs(older, newer)]
+
+    def _own(self, table: TableLineage, before: Version | None, after: Version) -> Iterator[Cause]:
+        """What changed in a table itself, and not in what it is built from."""
+        facts, run = _facts(after), _run(after)
+        name = f"{table.table.name}{'' if after.partition is None else f' [{after.partition}]'}"
+        by_hand = None if before is None or run else _BY_HAND.get(after.operation or "")
+        found: list[tuple[Kind, str]] = []
+        if facts.get("promoted_from") is not None:
+            found.append(("promotion", f"was promoted from the environment {facts['promoted_from']}"))
+        elif by_hand is not None:
+            found.append(by_hand)
+        if before is None:
+            found.append(("first" if after.recorded.get("parents") else "source", "had no version before"))
+        elif by_hand is None:
+            changes = [*_code_changes(table, before, after), *_identity_changes(before.recorded, after.recorded)]
+            is_explained = bool(changes) or any(True for _ in self._moved(before, after))
+            found += [*changes, *_row_changes(before, after, is_explained)]
+        for kind, text in found:
+            by, run_id = facts.get("author"), run.get("run_id")
+            yield Cause(kind, table.name_of(after), f"{name} {text}", after.timestamp, by, run_id)
+
+    def _moved(self, before: Version | None, after: Version) -> Iterator[tuple[VersionName, VersionName]]:
+        """The parents that a version read at another version than the one before did."""
+        old, new = _parents(before), _parents(after)
+        yield from (
+            (old[place], new[place]) for place in sorted(old.keys() & new.keys(), key=str) if old[place] != new[place]
+        )
+
+    def _followed(
+        self, before: VersionName, after: VersionName
+    ) -> Cause | tuple[TableLineage, tuple[Version, ...], tuple[Version, ...]]:
+        """The versions of a parent then and now; where they are not to be found, that it moved is all that is known."""
+        try:
+            table, newer = self._lineage.members(after)
+            older = table.members(before)
+        except (UnknownVersion, VersionedError) as error:
+            why_not = str(error) if isinstance(error, UnknownVersion) else f"cannot be read: {first_sentence(error)}"
+            text = f"{after.table} went from {before.version[:8]} to {after.version[:8]}, which {why_not}"
+            return Cause("unknown", after, text)
+        return table, older, newer
+
+
+_BY_HAND: dict[str, tuple[Kind, str]] = {
+    "RESTORE": ("revert", "was reverted to an earlier version"),
+    "REVERT": ("revert", "was reverted to an earlier version"),
+    "REBASE": ("rebase", "was put onto what production has now"),
+    "ADOPT": ("adoption", "was committed by another program, and adopted"),
+}
+
+_MODES = {"append": "appended to", "merge": "merged into", "update": "updated"}
+
+
+def _code_changes(table: TableLineage, before: Version, after: Version) -> Iterator[tuple[Kind, str]]:
+    change = compare_codes(table.table.store, code_of(before), code := code_of(after))
+    if change is not None and code is not None:
+        commit = f" (commit {code.commit[:12]})" if code.commit else ""
+        yield "code", f"has other code{commit}: {change}"
+
+
+def _identity_changes(old: Any, new: Any) -> Iterator[tuple[Kind, str]]:
+    """What is described otherwise, beside the rows."""
+    if old.get("code_version") != new.get("code_version"):
+        yield "code version", f"went from code version {old.get('code_version')} to {new.get('code_version')}"
+    before, after = ({_place(parent): parent for parent in each.get("parents", ())} for each in (old, new))
+    for place in sorted(after.keys() - before.keys(), key=str):
+        yield "input", f"is built from {after[place]['table']} too"
+    for place in sorted(before.keys() - after.keys(), key=str):
+        yield "input", f"is not built from {before[place]['table']} any more"
+    if old.get("message") != new.get("message"):
+        yield "metadata", f"has the message {new['message']!r}" if new.get("message") else "has no message any more"
+    for member in ("table_type", "custom"):
+        if old.get(member) != new.get(member):
+            yield "metadata", f"has another {member.replace('_', ' ')}"
+    columns = [[(field["name"], field["type"]) for field in each["schema"]["fields"]] for each in (old, new)]
+    if columns[0] != columns[1] and old["data_sha"] == new["data_sha"]:
+        yield "metadata", "has other columns"
+
+
+def _row_changes(before: Version, after: Version, is_explained: bool) -> Iterator[tuple[Kind, str]]:
+    """What the rows say by themselves, where something else may explain them."""
+    old, new, added = before.recorded, after.recorded, _facts(after).get("added")
+    if old["data_sha"] == new["data_sha"]:
+        if not is_explained:
+            yield "again", "was made again, and is the same"
+    elif added:
+        counts = [f"{added[what]:,} {what}" for what in ("inserted", "updated", "removed") if added.get(what)]
+        yield "rows added", f"was {_MODES.get(added['mode'], added['mode'])}: {', '.join(counts) or 'no rows'}"
+    elif not new.get("parents"):
+        counts = [f"{new['nrow']:,}", *([] if old["nrow"] == new["nrow"] else [f"instead of {old['nrow']:,}"])]
+        yield "source", f"has other rows: {' '.join(counts)}"
+    elif not is_explained:
+        yield "other rows", "has other rows of the same inputs and code: by its config, a clock, or a service"
+
+
+def _pairs(older: tuple[Version, ...], newer: tuple[Version, ...]) -> Iterator[tuple[Version | None, Version]]:
+    """The versions of each partition that differ."""
+    before = {version.partition: version for version in older}
+    for version in newer:
+        old = before.get(version.partition)
+        if old is None or old.metadata_sha != version.metadata_sha:
+            yield old, version
+
+
+def _parents(version: Version | None) -> dict[tuple[str, str, str | None], VersionName]:
+    parents: Sequence[Any] = () if version is None else version.recorded.get("parents", ())
+    return {_place(parent): VersionName.of(Parent.from_json(parent)) for parent in parents}
+
+
+def _place(parent: Any) -> tuple[str, str, str | None]:
+    return parent["source"], parent["table"], parent.get("partition")
+
+
+def _facts(version: Version) -> Any:
+    assert version.raw is not None
+    return version.raw["facts"]
+
+
+def _run(version: Version) -> Mapping[str, Any]:
+    return _facts(version).get("run") or {}
