@@ -1,7 +1,7 @@
 """What a version was built from, to the roots, and what was built from it: exact versions, and not tables."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -123,7 +123,7 @@ def _traced(lineage: ProjectLineage, name: VersionName) -> TracedVersion:
         return TracedVersion(name, gap=f"cannot be read: {str(error).partition('. ')[0]}")
 
 
-def _of_members(name: VersionName, table: TableLineage, members: tuple[Version, ...]) -> TracedVersion:
+def _of_members(name: VersionName, table: TableLineage, members: Sequence[Version]) -> TracedVersion:
     parents = dict.fromkeys(parent for member in members for parent in _parents(member))
     if len(members) > 1 or members[0].partition != name.partition:
         facts = [_facts(member) for member in members]
