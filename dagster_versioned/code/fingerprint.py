@@ -102,7 +102,20 @@ class _Node:
     opaque: list[str] = field(default_factory=list[str])
     source: str | None = None
     kept: object = None
-    digest: bytes = b""
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(_encoded(self.text)).digest()
+
+    @cached_property
+    def own_digest(self) -> bytes:
+        """Of all of it but the nodes that it leads to."""
+        members = [each for label, target in self.targets for each in (label, target.text, str(target.key is None))]
+        return hashlib.sha256(self.digest + _encoded(*members)).digest()
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        return [target.key for _, target in self.targets if target.key is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +168,12 @@ class CodeGraph:
                 continue
             numbers[key] = len(nodes)
             nodes.append(self._nodes[key])
-            stack += [target.key for _, target in reversed(nodes[-1].targets) if target.key is not None]
-        whole = hashlib.sha256(f"{ALGORITHM}".encode())
-        for target in targets:
-            whole.update(_reference(target, numbers))
+            stack += reversed(nodes[-1].keys)
+        whole = hashlib.sha256(_encoded(f"{ALGORITHM}", *(target.text for target in targets)))
+        for keys in ([target.key for target in targets if target.key is not None], *(node.keys for node in nodes)):
+            whole.update(f"{[numbers[key] for key in keys]}".encode())
         for node in nodes:
-            node.digest = node.digest or hashlib.sha256(node.text.encode("utf-8", "surrogatepass")).digest()
-            whole.update(node.digest)
-            for label, target in node.targets:
-                whole.update(label.encode("utf-8", "surrogatepass") + b"=" + _reference(target, numbers))
+            whole.update(node.own_digest)
         return whole.hexdigest(), nodes
 
     def _node(self, key: Key, name: str, kind: str, fill: Callable[[_Node], None]) -> _Target:
@@ -676,9 +686,8 @@ def _kind(statements: Iterable[ast.stmt]) -> str:
     return "constant"
 
 
-def _reference(target: _Target, numbers: Mapping[Key, int]) -> bytes:
-    text = target.text if target.key is None else f"#{numbers[target.key]}"
-    return text.encode("utf-8", "surrogatepass") + b"\0"
+def _encoded(*texts: str) -> bytes:
+    return "".join(f"{len(text)}:{text}" for text in texts).encode("utf-8", "surrogatepass")
 
 
 def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
