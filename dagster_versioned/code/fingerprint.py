@@ -323,10 +323,12 @@ class CodeGraph:
         found: dict[str, SourceModule] = {}
         for name in list(sys.modules):
             top = name.partition(".")[0]
-            if top not in whole and said(sys.modules.get(top), "__file__") is not None:
-                whole[top] = self._own(top) is not None
-            if whole.get(top, True) and (module := self._own(name)) is not None:
-                found[module.path] = module
+            with suppress(UnreadableSource):  # which says so where it is reached
+                if top not in whole and said(sys.modules.get(top), "__file__") is not None:
+                    whole[top] = True
+                    whole[top] = self._own(top) is not None
+                if whole.get(top, True) and (module := self._own(name)) is not None:
+                    found[module.path] = module
         return sorted(found.values(), key=lambda each: each.name)
 
     @cached_property
@@ -488,7 +490,7 @@ class CodeGraph:
             node.kept, node.text = value, type(value).__name__  # kept, so that no other object has its id
             if parts is None:
                 node.opaque.append(
-                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known"
+                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known or too much"
                 )
             node.targets += [(label, self._value(part)) for label, part in parts or ()]
 

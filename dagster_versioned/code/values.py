@@ -54,6 +54,8 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
     kind: Any = type(value)  # what an object says of itself, and its own methods, may run any code
     held: Any = value
     base = _base(kind)
+    if base is not None and base.__len__(held) > _MOST:
+        return None
     of: list[tuple[str, object]] = [] if kind is base else [("class", kind)]
     if base is dict:
         pairs: list[tuple[object, object]] = list(dict.items(held))
@@ -92,15 +94,13 @@ def code_held(value: object, is_own: Callable[[type], bool]) -> Iterator[tuple[s
 
 def _held(value: Any, is_own: Callable[[type], bool]) -> list[tuple[str, object]]:
     kind: type[Any] = type(value)
-    base = _base(kind)
-    if base is not None or kind in _PARTS:
-        return parts_of(value) or [] if base is None or base.__len__(value) < _MOST else []
+    if _base(kind) is not None or kind in _PARTS:
+        return parts_of(value) or []
     if issubclass(kind, type):  # its functions are in its text
         members: list[tuple[str, object]] = list(vars(value).items())
         return [(name, each) for name, each in members if _base(type(each)) is not None]
-    if not is_own(kind) or inspect.getattr_static(value, "__dict__", None) is None:
-        return []
-    return list(object.__getattribute__(value, "__dict__").items())
+    held: Any = _member(value, "__dict__") if is_own(kind) else None
+    return list(held.items()) if type(held) is dict else []
 
 
 def _base(kind: type) -> Any:
@@ -110,8 +110,8 @@ def _base(kind: type) -> Any:
 
 def _member(value: Any, name: str) -> object:
     """A member of an object, without what its class does when it is asked for."""
-    found: object = inspect.getattr_static(value, name, None)
-    return found.__get__(value) if isinstance(found, types.MemberDescriptorType) else found
+    found: Any = inspect.getattr_static(value, name, None)
+    return found.__get__(value) if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType) else found
 
 
 def _name_of(value: object) -> str:

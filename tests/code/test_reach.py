@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.code_project import fingerprints, write_project
+from support.code_project import fingerprints, loaded, write_project
+
+from dagster_versioned.code.fingerprint import CodeOptions, KnownCode, fingerprint_of
 
 REGISTRY = """
     OPTIONS = {}
@@ -170,3 +172,83 @@ def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
         assert found.opaque == []
         digests.append(found.digest)
     assert digests[0] != digests[1]
+
+
+EVIL = """
+    import dataclasses
+
+    CALLED = []
+
+
+    def called(*_):
+        CALLED.append(1)
+        raise RuntimeError("hunter2")
+
+
+    class Evil:
+        __getattr__ = __getattribute__ = __eq__ = __hash__ = __repr__ = __bool__ = __len__ = __iter__ = called
+
+
+    class Proxy:
+        __class__ = __dict__ = property(called)
+
+
+    class Mapping(dict):
+        items = __iter__ = __len__ = called
+
+
+    @dataclasses.dataclass
+    class Data:
+        x: int = 1
+        __getattribute__ = called
+
+
+    HELD = [Evil(), Proxy(), Mapping(a=1), Data()]
+
+
+    def circular():
+        return circular
+
+
+    circular.__wrapped__ = circular
+    large = dict.fromkeys(range(1_000_000))
+
+
+    def made(*values):
+        return lambda: values
+
+
+    root = lambda: (HELD, large)
+    others = [made(each) for each in (*HELD, large)]
+    others.append(circular)
+"""
+
+
+def test_no_code_of_the_project_is_called(tmp_path: Path) -> None:
+    write_project(tmp_path, {"evil.py": EVIL})
+    with loaded(tmp_path, "evil") as module:
+        known = KnownCode()
+        found = [fingerprint_of(each, CodeOptions(), known) for each in (module.root, *module.others)]
+        assert module.CALLED == []
+    assert [bool(each.opaque) for each in found] == [False, True, True, False, False, True, True]
+    assert "hunter2" not in str(found)
+
+
+def test_what_went_wrong_is_said_again(tmp_path: Path) -> None:
+    chain = {f"far/m{number}.py": f"from far.m{number + 1} import x\n" for number in range(1000)}
+    write_project(tmp_path, {**chain, "far/root.py": "def root():\n    from far.m0 import x\n    return x\n"})
+    with loaded(tmp_path, "far.root") as module:
+        known = KnownCode()
+        for _ in range(2):
+            opaque = fingerprint_of(module.root, CodeOptions(), known).opaque
+            assert opaque == ["the code of far.root:root could not be followed (RecursionError)"]
+
+
+def test_a_file_that_changes_in_the_life_of_a_process_is_seen(tmp_path: Path) -> None:
+    text = "from pathlib import Path\n\n\ndef root():\n    return (Path(__file__).parent / 'x.sql').read_text()\n"
+    write_project(tmp_path, {"queries/root.py": text, "queries/x.sql": "SELECT 1"})
+    with loaded(tmp_path, "queries.root") as module:
+        known = KnownCode()
+        first = fingerprint_of(module.root, CodeOptions(), known)
+        write_project(tmp_path, {"queries/x.sql": "SELECT 10"})
+        assert fingerprint_of(module.root, CodeOptions(), known).digest != first.digest
