@@ -9,6 +9,7 @@ from dagster_versioned.code.modules import SourceModule
 from dagster_versioned.code.syntax import Import, Use
 
 _SAME = frozenset({"Path", "PurePath", "str", "abspath", "realpath", "fspath", "normpath"})
+_OF_PACKAGE = frozenset({"files", "get_data", "PackageLoader", "resource_filename", "resource_string"})
 _SAME_METHODS = frozenset({"resolve", "absolute", "as_posix", "expanduser"})
 
 
@@ -24,7 +25,8 @@ class Paths:
     ) -> Iterator[tuple[Path | None, str | None]]:
         """The files that statements name, each with ``None``; or ``None``, and the problem where only a folder is known."""
         names = {use.name for use in uses if use.imported is None}
-        if not any(self._of_name(module, name) for name in names):
+        asked = {name for use in uses for name in (use.name, *use.attributes)}
+        if asked.isdisjoint(_OF_PACKAGE) and not any(self._of_name(module, name) for name in names):
             return
         for statement in statements:
             whole = self._of(module, statement.value) if isinstance(statement, ast.Assign) else None
@@ -63,10 +65,37 @@ class Paths:
                 path := self._of(module, inner)
             ) is not None:
                 return self._called(path, method, arguments)
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *others]) if (
+                name in _OF_PACKAGE
+            ):
+                folder, texts = self._of_package(module, first), _texts(others)
+                return folder if folder is None or texts is None else folder.joinpath(*texts)
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *others]):
                 return self._made(self._of(module, first), name, others)
             case _:
                 return None
+
+    def _of_package(self, module: SourceModule, node: ast.expr) -> Path | None:
+        """The folder of a package of the project's own, by its name."""
+        match node:
+            case ast.Name(id="__package__" | "__name__"):
+                return Path(module.path).parent
+            case ast.Constant(value=str(name)):
+                return self._folder(module, name)
+            case ast.Name(id=name):
+                names = [
+                    ".".join(filter(None, (module.absolute(each), each.attribute))) for each in module.imports(name)
+                ]
+                return self._folder(module, names[0]) if names else None
+            case _:
+                return None
+
+    def _folder(self, module: SourceModule, name: str) -> Path | None:
+        parent, _, last = name.rpartition(".")
+        package = self._own_import(module, Import(name))
+        if package is not None or not parent:
+            return None if package is None else Path(package.path).parent
+        return _joined(self._folder(module, parent), last)  # a folder without code
 
     def _called(self, path: Path, method: str, arguments: Sequence[ast.expr]) -> Path | None:
         texts = _texts(arguments)

@@ -11,6 +11,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +20,13 @@ from typing import Any, Final
 
 from dagster_versioned.code.commit import CommitOfCode, commit_of
 from dagster_versioned.code.file_paths import Paths
-from dagster_versioned.code.modules import BUILTINS, SourceModule, SourceModules, UnreadableSource
+from dagster_versioned.code.modules import (
+    BUILTINS, SourceModule, SourceModules, Stamp, UnreadableSource, changed_by, said, stamp_of,
+)  # fmt: skip
 from dagster_versioned.code.ownership import Distributions, Ownership, normalized
 from dagster_versioned.code.runtime import runtime_of
-from dagster_versioned.code.syntax import Import, Use, canonical_text, uses_of
-from dagster_versioned.code.values import parts_of, plain_text
+from dagster_versioned.code.syntax import DEFINITIONS, Import, Use, canonical_text, modules_asked_for, uses_of
+from dagster_versioned.code.values import code_held, parts_of, plain_text
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -31,6 +34,8 @@ ALGORITHM: Final = 1
 """Changes whenever equal code gets another fingerprint."""
 
 _EMPTY = CellType()
+_WRAPPERS = (property, staticmethod, classmethod)
+_ANY_MODULE = frozenset({"importlib.import_module", "sys.modules"})
 _ANY_CODE = frozenset({"exec", "eval", "compile", "__import__"})
 _WHOLE: Final = "*"
 _LIBRARIES: Final = "<libraries>"
@@ -97,7 +102,20 @@ class _Node:
     opaque: list[str] = field(default_factory=list[str])
     source: str | None = None
     kept: object = None
-    digest: bytes = b""
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(_encoded(self.text)).digest()
+
+    @cached_property
+    def own_digest(self) -> bytes:
+        """Of all of it but the nodes that it leads to."""
+        members = [each for label, target in self.targets for each in (label, target.text, str(target.key is None))]
+        return hashlib.sha256(self.digest + _encoded(*members)).digest()
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        return [target.key for _, target in self.targets if target.key is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +141,17 @@ class CodeGraph:
         self._pending: list[Callable[[], None]] = []
         self._watches: dict[tuple[int, str], _Watch] = {}
         self._by_name: dict[str, SourceModule | None] = {}
+        self._files: dict[Path, Stamp | None] = {}
+        self._loaded: tuple[int, list[SourceModule]] | None = None
 
     @property
     def is_current(self) -> bool:
         """Whether files and names are what they were when they were read."""
-        return all(watch.is_as_it_was() for watch in self._watches.values()) and all(
-            module is None or self._modules.is_known(name, module) for name, module in self._by_name.items()
+        return (
+            all(watch.is_as_it_was() for watch in self._watches.values())
+            and all(module is None or self._modules.is_known(name, module) for name, module in self._by_name.items())
+            and all(stamp == stamp_of(str(path)) for path, stamp in self._files.items())
+            and (self._loaded is None or self._loaded[0] == len(sys.modules) or self._loaded[1] == self._own_loaded())
         )
 
     def reach(self, roots: Sequence[object]) -> tuple[str, list[_Node]]:
@@ -145,15 +168,12 @@ class CodeGraph:
                 continue
             numbers[key] = len(nodes)
             nodes.append(self._nodes[key])
-            stack += [target.key for _, target in reversed(nodes[-1].targets) if target.key is not None]
-        whole = hashlib.sha256(f"{ALGORITHM}".encode())
-        for target in targets:
-            whole.update(_reference(target, numbers))
+            stack += reversed(nodes[-1].keys)
+        whole = hashlib.sha256(_encoded(f"{ALGORITHM}", *(target.text for target in targets)))
+        for keys in ([target.key for target in targets if target.key is not None], *(node.keys for node in nodes)):
+            whole.update(f"{[numbers[key] for key in keys]}".encode())
         for node in nodes:
-            node.digest = node.digest or hashlib.sha256(node.text.encode("utf-8", "surrogatepass")).digest()
-            whole.update(node.digest)
-            for label, target in node.targets:
-                whole.update(label.encode("utf-8", "surrogatepass") + b"=" + _reference(target, numbers))
+            whole.update(node.own_digest)
         return whole.hexdigest(), nodes
 
     def _node(self, key: Key, name: str, kind: str, fill: Callable[[_Node], None]) -> _Target:
@@ -168,6 +188,9 @@ class CodeGraph:
             fill(node)
         except UnreadableSource as error:
             node.opaque.append(str(error))
+        except Exception as error:  # the node is kept, so it has to say itself that it is not whole
+            logger.debug("The code of %s could not be followed", node.name, exc_info=True)
+            node.opaque.append(f"the code of {node.name} could not be followed ({type(error).__name__})")
 
     # Names
 
@@ -197,17 +220,15 @@ class CodeGraph:
         if place in seen:
             return []
         seen |= {place}
+        stars = [target for star in module.stars for target in self._starred(module, star, name, attributes, seen)]
         if name in module.bindings:
             imported = [self._imported(module, target, attributes, seen) for target in module.imports(name)]
-            targets = [target for each in imported for target in each]
-            return targets if module.is_import_alone(name) else [*targets, self._statements(module, name)]
-        for star in module.stars:
-            origin = self._own_import(module, star)
-            if origin is not None and (found := self._named(origin, name, attributes, seen)):
-                return found
-            loaded = sys.modules.get(module.absolute(star))
-            if origin is None and hasattr(loaded, name):
-                return [_Target(f"{module.absolute(star)}.{name}")]
+            targets = [target for each in imported for target in each] + stars
+            if module.is_import_alone(name):
+                return targets
+            return [*targets, self._statements(module, name), *self._asked(module, name, attributes)]
+        if stars:
+            return stars
         namespace: Mapping[str, Any] = {} if module.loaded is None else vars(module.loaded)
         if name in namespace and not name.startswith("__"):
             self._watch(namespace, name)
@@ -215,6 +236,32 @@ class CodeGraph:
         if name in BUILTINS:
             return [self._whole(module)] if name == "globals" else [_Target(f"builtins.{name}")]
         return [self._statements(module, "__getattr__")] if "__getattr__" in module.bindings else []
+
+    def _starred(
+        self, module: SourceModule, star: Import, name: str, attributes: tuple[str, ...], seen: frozenset[str]
+    ) -> list[_Target]:
+        """What a name is where all names of a module are imported."""
+        origin = self._own_import(module, star)
+        if origin is not None:
+            return self._named(origin, name, attributes, seen)
+        of_library = said(sys.modules.get(module.absolute(star)), name)
+        return [] if of_library is None else [_Target(f"{module.absolute(star)}.{name}")]
+
+    def _asked(self, module: SourceModule, name: str, attributes: tuple[str, ...]) -> list[_Target]:
+        """What is no part of a definition's text, and is asked of it: its docstring, and the subclasses of a class."""
+        targets: list[_Target] = []
+        if "__doc__" in attributes:
+            definitions = [each for each in module.bindings[name] if isinstance(each, DEFINITIONS)]
+            targets += [_Target(f"doc {ast.get_docstring(each)}") for each in definitions]
+        value = said(module.loaded, name)
+        if "__subclasses__" in attributes and isinstance(value, type):
+            targets += self._subclasses(value)
+        return targets
+
+    def _subclasses(self, value: type) -> list[_Target]:
+        return [
+            target for each in type.__subclasses__(value) for target in (self._value(each), *self._subclasses(each))
+        ]
 
     def _imported(
         self, module: SourceModule, target: Import, attributes: tuple[str, ...], seen: frozenset[str] = frozenset()
@@ -244,6 +291,8 @@ class CodeGraph:
         def fill(node: _Node) -> None:
             for name in sorted(module.bindings):
                 node.targets += [(name, target) for target in self._named(module, name, ())]
+            origins = [self._own_import(module, star) for star in module.stars]
+            node.targets += [("*", self._whole(each)) for each in origins if each is not None]
 
         return self._node((module.path, _WHOLE), module.name, "module", fill)
 
@@ -251,12 +300,65 @@ class CodeGraph:
         def fill(node: _Node) -> None:
             node.source = module.path
             statements = module.statements(name)
-            self._read(node, module, statements, {})
-            self._check(node, module, name, statements)
-            if module.library_statements:
-                node.targets.append(("", self._library_statements(module)))
+            others = [each.name for each in statements if isinstance(each, DEFINITIONS) and each.name != name]
+            self._read(node, module, [each for each in statements if getattr(each, "name", name) == name], {})
+            node.targets += [("changed in", self._statements(module, other)) for other in others]
+            self._check(node, module, name)
+            for each in self._with_packages(module):
+                if each.library_statements:
+                    node.targets.append(("", self._library_statements(each)))
+            node.targets += [("changed by", target) for target in self._changes(module, name)]
 
         return self._node((module.path, name), f"{module.name}:{name}", _kind(module.bindings[name]), fill)
+
+    def _with_packages(self, module: SourceModule) -> list[SourceModule]:
+        """A module, and those that are imported before it because it is in them."""
+        parts = module.name.split(".")
+        packages = [self._own(".".join(parts[:number])) for number in range(1, len(parts))]
+        return [module, *(each for each in packages if each is not None and each is not module)]
+
+    def _own_loaded(self) -> list[SourceModule]:
+        """The project's own modules that are loaded, each once."""
+        whole: dict[str, bool] = {}  # packages, and whether they are the project's own
+        found: dict[str, SourceModule] = {}
+        for name in list(sys.modules):
+            top = name.partition(".")[0]
+            with suppress(UnreadableSource):  # which says so where it is reached
+                if top not in whole and said(sys.modules.get(top), "__file__") is not None:
+                    whole[top] = True
+                    whole[top] = self._own(top) is not None
+                if whole.get(top, True) and (module := self._own(name)) is not None:
+                    found[module.path] = module
+        return sorted(found.values(), key=lambda each: each.name)
+
+    @cached_property
+    def _changes_of_names(self) -> Mapping[Key, list[tuple[SourceModule, ast.stmt]]]:
+        """What modules do to names of other ones when they are imported: they fill registries, set options."""
+        self._loaded = len(sys.modules), self._own_loaded()
+        found: dict[Key, list[tuple[SourceModule, ast.stmt]]] = {}
+        for module in self._loaded[1]:
+            with suppress(UnreadableSource):  # which says so itself where it is reached
+                for statement in module.library_statements:
+                    uses = uses_of(changed_by(statement) or statement)
+                    for target in [target for use in uses for target in self._use(module, use)]:
+                        if target.key is not None and target.key[0] != module.path:
+                            found.setdefault(target.key, []).append((module, statement))
+        return found
+
+    def _changes(self, module: SourceModule, name: str) -> list[_Target]:
+        changes = self._changes_of_names.get((module.path, name), [])
+        by: dict[str, list[tuple[SourceModule, ast.stmt]]] = {}
+        for each in changes:
+            by.setdefault(each[0].path, []).append(each)
+
+        def node_of(other: SourceModule, statements: list[ast.stmt]) -> _Target:
+            def fill(node: _Node) -> None:
+                node.source = other.path
+                self._read(node, other, statements, {})
+
+            return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "constant", fill)
+
+        return [node_of(each[0][0], [statement for _, statement in each]) for each in by.values()]
 
     def _library_statements(self, module: SourceModule) -> _Target:
         """What a module does to libraries when it is imported, as the seed of their random numbers."""
@@ -285,10 +387,17 @@ class CodeGraph:
             node.targets += [(label, target) for target in found if target.key != (module.path, node.name)]
             if use.name in _ANY_CODE and found == [_Target(f"builtins.{use.name}")]:
                 node.opaque.append(f"{node.name} calls {use.name}, which may run any code")
+            if any(target.text in _ANY_MODULE for target in found):
+                for asked in sorted(modules_asked_for(statements), key=str):
+                    if asked is None or asked.startswith("."):
+                        node.opaque.append(f"{node.name} asks for a module whose name is not in the code")
+                    else:
+                        node.targets += [("module", target) for target in self._of_module(asked or module.name, ())]
         for path, problem in self._paths.read_by(module, statements, uses):
             if problem is not None:
                 node.opaque.append(f"{node.name} {problem}")
             elif path is not None:
+                self._files[path] = stamp_of(str(path))
                 node.targets.append(("file", _Target(f"file {digest_of_file(path)}")))
 
     def _decorators_of_dagster(self, module: SourceModule, statement: ast.AST) -> list[ast.expr]:
@@ -303,7 +412,7 @@ class CodeGraph:
 
     # Loaded code
 
-    def _check(self, node: _Node, module: SourceModule, name: str, statements: Sequence[ast.stmt]) -> None:
+    def _check(self, node: _Node, module: SourceModule, name: str) -> None:
         """See that what is loaded is what the source says now."""
         if module.loaded is None:
             return
@@ -316,27 +425,24 @@ class CodeGraph:
         self._watch(namespace, name)
         if name in module.literals and not _is_equal(value, module.literals[name]):
             node.opaque.append(f"{node.name} is not what its source says: it was set from elsewhere, or edited since")
-        match value:
-            case FunctionType():
-                self._check_function(node, module, value)
-                if hasattr(value, "registry"):  # of several implementations, wherever they are
-                    node.targets.append(("registry", self._value(value)))
-            case type():
-                for member in vars(value).values():
-                    inner = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
-                    if isinstance(inner, FunctionType):
-                        self._check_code(node, module, inner.__code__)
-            case dict() | list() | tuple() | set() | frozenset():
-                for label, member in parts_of(value) or ():
-                    if isinstance(member, FunctionType | type):
-                        node.targets.append((label, self._value(member)))
-            case _:
-                pass
+        if type(value) is FunctionType:
+            self._check_function(node, module, value)
+            if hasattr(value, "registry"):  # of several implementations, wherever they are
+                node.targets.append(("registry", self._value(value)))
+            return
+        if issubclass(type(value), type):
+            members: list[Any] = list(vars(value).values())
+            for member in members:
+                inner = parts_of(member) if type(member) in _WRAPPERS else [("", member)]
+                if inner and type(inner[0][1]) is FunctionType:
+                    self._check_code(node, module, inner[0][1].__code__)
+            if '"__subclasses__"' in node.text:
+                node.targets += [("subclass", target) for target in self._subclasses(value)]
+        held = code_held(value, lambda kind: self._own(kind.__module__) is not None)
+        node.targets += [(label, self._value(member)) for label, member in held]
 
     def _check_function(self, node: _Node, module: SourceModule, function: FunctionType) -> None:
-        inner: Any = function
-        while hasattr(inner, "__wrapped__"):
-            inner = inner.__wrapped__
+        inner: Any = inspect.unwrap(function)
         if not isinstance(inner, FunctionType):
             return
         if inner.__code__.co_filename == module.path:
@@ -363,26 +469,28 @@ class CodeGraph:
         text = plain_text(value)
         if text is not None:
             return _Target(text)
-        if isinstance(value, FunctionType):
+        kind: type[Any] = type(value)
+        if kind is FunctionType:
             return self._function(value)
-        if isinstance(value, type):
+        if issubclass(kind, type):
             return self._class(value)
-        if isinstance(value, ModuleType):
+        if issubclass(kind, ModuleType):
             return self._of_module(value.__name__, ())[0]
-        if isinstance(value, BuiltinFunctionType):
+        if kind is BuiltinFunctionType:
             return _Target(f"{value.__module__}.{value.__qualname__}")
-        if isinstance(value, logging.Logger):
+        if issubclass(kind, logging.Logger):
             return _Target("logging.Logger")
         parts = parts_of(value)
-        if parts is None and hasattr(value, "__wrapped__"):
-            parts = [("wrapped", value.__wrapped__)]
+        if parts is None and (wrapped := inspect.getattr_static(value, "__wrapped__", None)) is not None:
+            is_own = self._own(kind.__module__) is not None
+            held: dict[str, object] = dict(vars(value)) if is_own else {"wrapped": wrapped}
+            parts = [("class", kind), *held.items()]
 
         def fill(node: _Node) -> None:
             node.kept, node.text = value, type(value).__name__  # kept, so that no other object has its id
             if parts is None:
-                kind = type(value)
                 node.opaque.append(
-                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known"
+                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known or too much"
                 )
             node.targets += [(label, self._value(part)) for label, part in parts or ()]
 
@@ -470,7 +578,7 @@ def fingerprint_of(function: Callable[..., Any], options: CodeOptions, known: "K
         return _taken(function, name, options, known)
     except Exception as error:  # whatever the code of others is like, it has to load
         logger.debug("The code of %s could not be followed", name, exc_info=True)
-        reason = f"the code of {name} could not be followed ({type(error).__name__}: {error})"
+        reason = f"the code of {name} could not be followed ({type(error).__name__})"
         return Fingerprint("", name, opaque=[reason])
 
 
@@ -535,7 +643,9 @@ def _taken(function: Any, name: str, options: CodeOptions, known: KnownCode) -> 
 
 def _written_in(function: Any) -> str:
     """The file of a function, or of the one that it was made of."""
-    while not isinstance(function, FunctionType):
+    for _ in range(100):  # what is made of itself has no end
+        if isinstance(function, FunctionType):
+            break
         inner = next(
             (getattr(function, name) for name in ("__wrapped__", "__func__", "func") if hasattr(function, name)), None
         )
@@ -578,9 +688,8 @@ def _kind(statements: Iterable[ast.stmt]) -> str:
     return "constant"
 
 
-def _reference(target: _Target, numbers: Mapping[Key, int]) -> bytes:
-    text = target.text if target.key is None else f"#{numbers[target.key]}"
-    return text.encode("utf-8", "surrogatepass") + b"\0"
+def _encoded(*texts: str) -> bytes:
+    return "".join(f"{len(text)}:{text}" for text in texts).encode("utf-8", "surrogatepass")
 
 
 def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
@@ -591,7 +700,8 @@ def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
         if getattr(node, "name", "<lambda>") == code.co_name
     ]
     if len(found) > 1:
-        places = [place for place in code.co_positions() if place[2] is not None and place[0] is not None]
+        every = [place for place in code.co_positions() if None not in place]
+        places = [place for place in every if place[2:] != (0, 0)]  # which are of no expression
         found = [node for node in found if all(_covers(node, place) for place in places)]
         found = sorted(found, key=lambda node: node.end_col_offset - node.col_offset)[:1]  # pyright: ignore
     return found[0] if found else None

@@ -11,12 +11,18 @@ from functools import cached_property
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, TypeGuard
+from typing import Any
 from zipimport import zipimporter
 
-from dagster_versioned.code.syntax import Import, imports_of, root_name
+from dagster_versioned.code.syntax import DEFINITIONS, Import, imports_of, root_name
 
 BUILTINS = frozenset(vars(builtins))
+
+_LEAVING = (ast.Break, ast.Continue, ast.Raise, ast.Assert)
+_MUTATORS = frozenset({
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault",
+    "update",
+})  # fmt: skip
 
 Stamp = tuple[int, int]
 """When a file was changed last, in nanoseconds, and its bytes."""
@@ -74,7 +80,8 @@ class SourceModule:
     @cached_property
     def library_statements(self) -> Sequence[ast.stmt]:
         """Those that bind nothing here, but call or change what the module has imported: `np.random.seed(1)`."""
-        return [each for each in self.tree.body if (name := _changed_library(each)) and self._is_import(name)]
+        found = [(each, changed_by(each)) for each in _flat(self.tree.body)]
+        return [each for each, of in found if of is not None and (name := root_name(of)) and self.imports(name)]
 
     @cached_property
     def compiled(self) -> Mapping[str, Sequence[CodeType]]:
@@ -103,7 +110,7 @@ class SourceModule:
     @property
     def is_compiled_as_it_is(self) -> bool:
         """Whether Python's own loaders loaded it: others, as pytest's, load something else than the source says."""
-        spec = getattr(self.loaded, "__spec__", None)
+        spec = said(self.loaded, "__spec__")
         return "@py_builtins" not in vars(self.loaded) and (
             spec is None or type(spec.loader) in (SourceFileLoader, zipimporter)
         )
@@ -139,7 +146,7 @@ class SourceModule:
     def literals(self) -> Mapping[str, object]:
         """The names that one statement binds to a literal, and the literal."""
         found: dict[str, object] = {}
-        for name, statements in self.bindings.items():
+        for name, statements in () if self.stars else self.bindings.items():  # a star may bind any of them again
             match statements:
                 case [ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(value=ast.expr() as value)]:
                     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -148,15 +155,12 @@ class SourceModule:
                     pass
         return found
 
-    def _is_import(self, name: str) -> bool:
-        return bool(self.imports(name))
-
 
 def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements, and those in compound ones that no function or class is."""
     for statement in statements:
         yield statement
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if not isinstance(statement, DEFINITIONS):
             for block in _blocks(statement):
                 yield from _flat(block)
 
@@ -175,7 +179,7 @@ def _is_left_out(statement: ast.stmt) -> bool:
     match statement:
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
             return True
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()])):
             return True
         case _:
             return False
@@ -184,31 +188,41 @@ def _is_left_out(statement: ast.stmt) -> bool:
 def _names(statement: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
     """The names that a statement of a module binds, and those whose values it may change."""
     bound: set[str] = set()
-    touched: set[str] = set()
+    touched: set[str | None] = set()
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return frozenset({name}), frozenset(_declared_global(statement))
+            return frozenset({name}), frozenset(_changed_in(statement))
         case ast.Import() | ast.ImportFrom():
             return frozenset(name for name, _ in imports_of(statement) if name != "*"), frozenset()
-        case ast.Expr(value=value):
-            called = [value, *value.args, *(each.value for each in value.keywords)] if _is_call(value) else [value]
-            touched |= {name for each in called if (name := root_name(each)) is not None}
+        case ast.Expr(value=ast.Call(args=arguments, keywords=keywords) as value):
+            touched = {root_name(each) for each in (value, *arguments, *(each.value for each in keywords))}
+        case _ if _is_left_out(statement):
+            return _names_of(getattr(statement, "orelse", []))
         case _:
-            if _is_left_out(statement):
-                return _names_of(getattr(statement, "orelse", []))
             for block in _blocks(statement):
                 inner = _names_of(block)
                 bound, touched = bound | inner[0], touched | inner[1]
-            for node in _expressions(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    bound.add(node.id)
-                elif isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and not isinstance(node.ctx, ast.Load):
-                    touched |= {name for name in [root_name(node)] if name is not None}
-    return frozenset(bound), frozenset(touched)
+    for node in _expressions(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) and node.name is not None:
+            bound.add(node.name)
+        else:
+            touched.add(_changed(node))
+    return frozenset(bound), frozenset(name for name in touched if name is not None)
 
 
-def _is_call(value: ast.expr) -> TypeGuard[ast.Call]:
-    return isinstance(value, ast.Call)
+def _changed(node: ast.AST) -> str | None:
+    """The name whose value an expression changes by itself: with an item or attribute that it binds, or a method."""
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+            return root_name(node)
+        case ast.Name(id=name, ctx=ast.Del()):
+            return name
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _MUTATORS:
+            return root_name(inner)
+        case _:
+            return None
 
 
 def _names_of(block: Iterable[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
@@ -226,29 +240,48 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
             pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
 
 
-def _declared_global(node: ast.AST) -> set[str]:
-    return {name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names}
+def _changed_in(definition: ast.AST) -> set[str]:
+    """The names of its module that a function or class binds, or whose values it fills, where it is called."""
+    found: set[str | None] = set()
+    own: set[str | None] = {None}
+    bound: set[str] = set()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Global(names=names):
+                bound.update(names)
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                own.add(name)
+            case _:
+                found.add(_changed(node))
+    return bound | {name for name in found - own if name is not None}
 
 
-def _changed_library(statement: ast.stmt) -> str | None:
-    """The name that a bare call, or an assignment to an attribute or an item, begins with."""
+def changed_by(statement: ast.stmt) -> ast.expr | None:
+    """What a bare call calls, or what an attribute or an item is bound, or deleted, of."""
     match statement:
-        case ast.Expr(value=ast.Call(func=called)):
-            return root_name(called)
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target]):
-            return root_name(target)
+        case ast.Expr(value=ast.Call(func=target)):
+            pass
+        case (
+            ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target])
+            | ast.AugAssign(target=ast.Attribute() | ast.Subscript() as target)
+            | ast.Delete(targets=[ast.Attribute() | ast.Subscript() as target])
+        ):
+            pass
         case _:
             return None
+    while isinstance(target, ast.Call | ast.Subscript):
+        target = target.func if isinstance(target, ast.Call) else target.value
+    return target
 
 
 def _sliced(statement: ast.stmt, name: str) -> ast.stmt:
     """A compound statement with those parts alone that concern a name; another one as it is."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or not any(_blocks(statement)):
+    if isinstance(statement, DEFINITIONS) or not any(_blocks(statement)):
         return statement
     shown = copy.copy(statement)
     for field_ in ("body", "orelse", "finalbody"):
         if block := getattr(statement, field_, None):
-            setattr(shown, field_, _concerning(block, name))
+            setattr(shown, field_, _concerning(block, name, whole=isinstance(shown, ast.Try) and field_ == "body"))
     for field_ in ("handlers", "cases"):
         if parts := getattr(statement, field_, None):
             copies = [copy.copy(part) for part in parts]
@@ -258,8 +291,15 @@ def _sliced(statement: ast.stmt, name: str) -> ast.stmt:
     return shown
 
 
-def _concerning(block: Iterable[ast.stmt], name: str) -> list[ast.stmt]:
-    return [_sliced(each, name) for each in block if any(name in names for names in _names(each))]
+def _concerning(block: Iterable[ast.stmt], name: str, *, whole: bool = False) -> list[ast.stmt]:
+    """What concerns a name, or leaves the block; ``whole``: whatever runs in it, since any of that may raise."""
+    return [
+        _sliced(each, name)
+        for each in block
+        if (whole and not isinstance(each, DEFINITIONS))
+        or any(name in names for names in _names(each))
+        or any(isinstance(inner, _LEAVING) for inner in _flat([each]))
+    ]
 
 
 class SourceModules:
@@ -284,7 +324,7 @@ class SourceModules:
 
     def _note(self, name: str) -> tuple[Any, Stamp | None]:
         loaded = sys.modules.get(name)
-        spec, path = getattr(loaded, "__spec__", None), getattr(loaded, "__file__", None)
+        spec, path = said(loaded, "__spec__"), said(loaded, "__file__")
         known = self._stamps.get(name)
         if known is None or known[0] is not (spec or loaded):
             known = self._stamps[name] = (spec or loaded, stamp_of(path) if isinstance(path, str) else None)
@@ -294,13 +334,13 @@ class SourceModules:
         """The name of the loaded module that a function is of, by what it says and by the file of its code."""
         if module_name in sys.modules:
             return module_name
-        loaded = ((name, getattr(each, "__file__", None)) for name, each in list(sys.modules.items()))
+        loaded = ((name, said(each, "__file__")) for name, each in list(sys.modules.items()))
         return next((name for name, file in loaded if file == path), None)
 
     def path_of(self, name: str) -> str | None:
         """The file of a module, loaded or not; ``None`` where there is none, or it is a folder without code."""
         loaded = sys.modules.get(name)
-        path = getattr(loaded, "__file__", None) if loaded is not None else getattr(find_spec(name), "origin", None)
+        path = said(loaded, "__file__") if loaded is not None else getattr(find_spec(name), "origin", None)
         return path if isinstance(path, str) and path not in ("built-in", "frozen") else None
 
     def is_known(self, name: str, module: SourceModule) -> bool:
@@ -312,12 +352,22 @@ class SourceModules:
         loaded, stamp = sys.modules.get(name), stamp_of(path)
         known = self._known.get(name)
         if known is None or known[0] != stamp or known[1].path != path or known[1].loaded is not loaded:
-            spec = getattr(loaded, "__spec__", None) or find_spec(name)
-            is_package = hasattr(loaded, "__path__") or getattr(spec, "submodule_search_locations", None) is not None
+            spec = said(loaded, "__spec__") or find_spec(name)
+            is_package = (
+                said(loaded, "__path__") is not None or getattr(spec, "submodule_search_locations", None) is not None
+            )
             full: str = name if spec is None else spec.name  # of a program it is another one than __main__
             module = SourceModule(full, path, _source(full, path, spec), is_package, loaded)
             known = self._known[name] = (stamp, module)
         return known[1]
+
+
+def said(module: object, name: str) -> Any:
+    """What a module says of itself; ``None`` where it says nothing. One that loads when it is asked is not asked."""
+    try:
+        return object.__getattribute__(module, name)
+    except Exception:  # of what stands in for a module
+        return None
 
 
 def stamp_of(path: str) -> Stamp | None:
@@ -337,7 +387,7 @@ def find_spec(name: str) -> Any:
     for number in range(1, len(parts) + 1):
         parent = ".".join(parts[:number])
         loaded = sys.modules.get(parent)
-        spec = getattr(loaded, "__spec__", None) if loaded is not None else None
+        spec = said(loaded, "__spec__")
         spec = spec or PathFinder.find_spec(parent, path)
         if spec is None:
             return None

@@ -6,12 +6,13 @@ Positions, comments, docstrings, parentheses and the spelling of literals are no
 import ast
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNSEEN_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "simple"})
 
@@ -30,10 +31,13 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A name that code takes from outside, with the attributes that it asks of it; where it imports it, what that is."""
+    """A name that code takes from outside, with the attributes that it asks of it; where it imports it, what that is,
+    and how many other imports may bind the name ``before``.
+    """
 
     name: str
     attributes: tuple[str, ...] = ()
+    before: int = 0
     imported: Import | None = None
 
 
@@ -114,7 +118,7 @@ def _unannotated(arguments: ast.arguments) -> ast.arguments:
 def without_docstring(node: ast.AST) -> list[ast.stmt]:
     """The statements in a block; of a module, class or function without its docstring."""
     body: list[ast.stmt] = getattr(node, "body", [])
-    if not isinstance(node, (ast.Module, *_DEFINITIONS)) or not body or not is_text(body[0]):
+    if not isinstance(node, (ast.Module, *DEFINITIONS)) or not body or not is_text(body[0]):
         return body
     return body[1:]
 
@@ -192,7 +196,7 @@ class _Scope:
                 self.bound.add(name)
             case _:
                 pass
-        if isinstance(node, _DEFINITIONS):
+        if isinstance(node, DEFINITIONS):
             self.bound.add(node.name)
         elif isinstance(node, _COMPREHENSIONS):
             for each in ast.walk(node):  # which binds in the function that it is in
@@ -238,16 +242,25 @@ class _Reader:
                 self._read_defaults(arguments, scopes)
                 self.read(body, (*scopes, _Scope(arguments, [body])))
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                self.read(node.generators[0].iter, scopes)  # which is evaluated outside
                 inner = (*scopes, _Scope(None, [generator.target for generator in node.generators]))
                 for child in ast.iter_child_nodes(node):
                     self.read(child, inner)
             case ast.Import() | ast.ImportFrom():
                 pass  # what is imported counts where it is used
             case ast.AST():
-                for _, value in _fields(node, self._unseen):
-                    self._read_member(value, scopes)
+                for name, value in _fields(node, self._unseen):
+                    self._read_field(name, value, scopes)
             case _:
                 pass
+
+    def _read_field(self, name: str, value: object, scopes: tuple[_Scope, ...]) -> None:
+        self._read_member(value, scopes)
+        if name in ("annotation", "returns") and isinstance(value, ast.AST):
+            for each in ast.walk(value):  # which may be quoted
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    with suppress(SyntaxError, ValueError):
+                        self.read(ast.parse(each.value, mode="eval").body, scopes)
 
     def _read_member(self, value: object, scopes: tuple[_Scope, ...]) -> None:
         if isinstance(value, list):
@@ -258,7 +271,7 @@ class _Reader:
 
     def _read_function(self, node: Function, scopes: tuple[_Scope, ...]) -> None:
         for name, value in _fields(node, self._unseen):
-            self._read_member(value, (*scopes, _Scope(node.args, node.body)) if name == "body" else scopes)
+            self._read_field(name, value, (*scopes, _Scope(node.args, node.body)) if name == "body" else scopes)
 
     def _read_defaults(self, arguments: ast.arguments, scopes: tuple[_Scope, ...]) -> None:
         self._read_member([*arguments.defaults, *arguments.kw_defaults], scopes)
@@ -277,11 +290,37 @@ class _Reader:
     def _use(self, name: str, attributes: tuple[str, ...], scopes: tuple[_Scope, ...]) -> None:
         for scope in reversed(scopes):
             if name in scope.bound:
-                self._found |= {Use(name, attributes, target) for target in scope.imports.get(name, ())}
+                self._found |= {Use(name, attributes, *each) for each in enumerate(scope.imports.get(name, ()))}
                 return
             if name in scope.outside:
                 break
         self._found.add(Use(name, attributes))
+
+
+def modules_asked_for(nodes: Iterable[ast.AST]) -> set[str | None]:
+    """The modules that code asks for by texts, in ``import_module("a.b")`` and ``sys.modules["a.b"]``; an empty name for
+    its own, ``None`` for one that is not known.
+    """
+    found: set[str | None] = set()
+    for node in (each for root in nodes for each in ast.walk(root)):
+        match node:
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[name, *more]):
+                found.add(None if more else _module_name(name))
+            case ast.Subscript(value=ast.Name(id="modules") | ast.Attribute(attr="modules"), slice=name):
+                found.add(_module_name(name))
+            case _:
+                pass
+    return found
+
+
+def _module_name(node: ast.expr) -> str | None:
+    match node:
+        case ast.Constant(value=str(name)):
+            return name
+        case ast.Name(id="__name__"):
+            return ""
+        case _:
+            return None
 
 
 def root_name(node: ast.AST) -> str | None:

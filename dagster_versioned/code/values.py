@@ -1,22 +1,36 @@
 """Values that a function holds on to, where they are plain data, as text that is equal for equal ones."""
 
+import collections
 import dataclasses
 import datetime as dt
 import decimal
 import enum
 import fractions
 import functools
+import inspect
 import pathlib
 import re
 import types
 import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dagster_versioned.code.syntax import literal_text
 
-_BY_REPR = (
-    dt.date, dt.time, dt.timedelta, dt.timezone, decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath, range,
-)  # fmt: skip
+_BY_REPR = frozenset({
+    dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone, decimal.Decimal, fractions.Fraction, uuid.UUID, range,
+    pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath,
+})  # fmt: skip
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
+_PARTS: dict[type, dict[str, str]] = {
+    functools.partial: {"function": "func", "args": "args", "keywords": "keywords"},
+    types.MethodType: {"function": "__func__", "self": "__self__"},
+    staticmethod: {"function": "__func__"},
+    classmethod: {"function": "__func__"},
+    property: {"get": "fget", "set": "fset", "delete": "fdel"},
+}
+_MOST = 10_000  # more members than that are data
 
 
 def plain_text(value: object) -> str | None:
@@ -24,12 +38,10 @@ def plain_text(value: object) -> str | None:
     kind = type(value)
     if value is None or value is ... or kind in (bool, int, float, complex, str, bytes):
         return literal_text(value)
-    if isinstance(value, enum.Enum):
-        return None
-    if isinstance(value, re.Pattern):
-        pattern: Any = value.pattern
-        return f"re.Pattern {literal_text(pattern)} {int(value.flags)}"
-    if isinstance(value, _BY_REPR):
+    if kind is re.Pattern:
+        pattern: Any = value
+        return f"re.Pattern {literal_text(pattern.pattern)} {int(pattern.flags)}"
+    if kind in _BY_REPR:
         return f"{kind.__name__} {value!r}"
     return None
 
@@ -39,33 +51,71 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
 
     Sets are put in the order of their texts, so that neither hash seeds nor the order of insertion count.
     """
-    match value:
-        case dict() | types.MappingProxyType():
-            pairs: list[tuple[object, object]] = list(value.items())
-            keys = [(f"key {number}", key) for number, (key, _) in enumerate(pairs)]
-            return [*keys, *((f"{number}", member) for number, (_, member) in enumerate(pairs))]
-        case set() | frozenset():
-            members: list[object] = list(value)
-            return [("", member) for member in sorted(members, key=_name_of)]
-        case tuple() | list():
-            listed: list[object] = list(value)
-            return [(str(number), member) for number, member in enumerate(listed)]
-        case enum.Enum():
-            return [("class", type(value)), ("name", value.name)]
-        case functools.partial():
-            return [("function", value.func), ("args", value.args), ("keywords", value.keywords)]
-        case types.MethodType():
-            return [("function", value.__func__), ("self", value.__self__)]
-        case staticmethod() | classmethod():
-            return [("function", value.__func__)]
-        case property():
-            return [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
-        case _:
-            if not dataclasses.is_dataclass(value) or isinstance(value, type):
-                return None
-            members = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-            return [("class", type(value)), *members]
+    kind: Any = type(value)  # what an object says of itself, and its own methods, may run any code
+    held: Any = value
+    base = _base(kind)
+    if base is not None and base.__len__(held) > _MOST:
+        return None
+    of: list[tuple[str, object]] = [] if kind is base else [("class", kind)]
+    if base is dict:
+        pairs: list[tuple[object, object]] = list(dict.items(held))
+        missing = [("missing", held.default_factory)] if kind is collections.defaultdict else []
+        keys = [(f"key {number}", key) for number, (key, _) in enumerate(pairs)]
+        return [*of, *missing, *keys, *((f"{number}", member) for number, (_, member) in enumerate(pairs))]
+    if base is not None:
+        members = list(base.__iter__(held))
+        if base in (set, frozenset):
+            return [*of, *(("", member) for member in sorted(members, key=_name_of))]
+        return [*of, *((str(number), member) for number, member in enumerate(members))]
+    if kind is types.MappingProxyType:
+        return parts_of(dict(held))
+    if issubclass(kind, enum.Enum):
+        return [("class", kind), ("name", held._name_)]
+    if kind in _PARTS:
+        return [(label, getattr(held, name)) for label, name in _PARTS[kind].items()]
+    if "__dataclass_fields__" not in vars(kind):
+        return None
+    return [("class", kind), *((each.name, _member(held, each.name)) for each in dataclasses.fields(kind))]
+
+
+def code_held(value: object, is_own: Callable[[type], bool]) -> Iterator[tuple[str, object]]:
+    """The functions and classes in containers, and in what classes and objects of the project's own hold, and where."""
+    pending, seen = deque(_held(value, is_own)), {id(value)}
+    while pending and len(seen) < _MOST:
+        label, each = pending.popleft()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if type(each) is types.FunctionType or issubclass(type(each), type):
+            yield label, each
+        else:
+            pending += [(f"{label}.{inner}", part) for inner, part in _held(each, is_own)]
+
+
+def _held(value: Any, is_own: Callable[[type], bool]) -> list[tuple[str, object]]:
+    kind: type[Any] = type(value)
+    if _base(kind) is not None or kind in _PARTS:
+        return parts_of(value) or []
+    if issubclass(kind, type):  # its functions are in its text
+        members: list[tuple[str, object]] = list(vars(value).items())
+        return [(name, each) for name, each in members if _base(type(each)) is not None]
+    held: Any = _member(value, "__dict__") if is_own(kind) else None
+    return list(held.items()) if type(held) is dict else []
+
+
+def _base(kind: type) -> Any:
+    """The container of Python's own that a class is, or is made of."""
+    return next((each for each in _CONTAINERS if issubclass(kind, each)), None)
+
+
+def _member(value: Any, name: str) -> object:
+    """A member of an object, without what its class does when it is asked for."""
+    found: Any = inspect.getattr_static(value, name, None)
+    return found.__get__(value) if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType) else found
 
 
 def _name_of(value: object) -> str:
+    parts = None if plain_text(value) else parts_of(value)
+    if parts is not None:
+        return " ".join(f"{label} {_name_of(each)}" for label, each in parts)
     return plain_text(value) or str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -1,0 +1,254 @@
+"""What a function reaches in ways that are easily overlooked, and edits of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.code_project import fingerprints, loaded, write_project
+
+from dagster_versioned.code.fingerprint import CodeOptions, KnownCode, fingerprint_of
+
+REGISTRY = """
+    OPTIONS = {}
+    STEPS = []
+
+
+    def option(key, value):
+        OPTIONS[key] = value
+
+
+    def options():
+        return OPTIONS
+
+
+    class Registry:
+        def __init__(self):
+            self.steps = {}
+
+        def step(self, name):
+            def decorator(function):
+                self.steps[name] = (1, function)
+                return function
+
+            return decorator
+
+
+    REGISTRY = Registry()
+
+
+    class Plugin:
+        found = []
+
+        def __init_subclass__(cls):
+            Plugin.found.append(cls)
+
+
+    class Node:
+        def below(self):
+            return [each.weight for each in Node.__subclasses__()]
+"""
+
+PLUGINS = """
+    from pkg import registry
+    from pkg.registry import REGISTRY, Node, Plugin, option
+
+    option("rate", 3)
+    registry.OPTIONS["more"] = 40
+    if True:
+        registry.STEPS.append(500)
+
+
+    @REGISTRY.step("first")
+    def first(rows):
+        return rows + 6
+
+
+    class Gain(Plugin):
+        gain = 7
+
+
+    class Leaf(Node):
+        weight = 80
+"""
+
+CASES: Mapping[str, tuple[str, str, str]] = {
+    # what changes, the module of the root and what it is beside, and the edit of it
+    "a call that fills a registry": ("from pkg.registry import OPTIONS as x", '"rate", 3', '"rate", 4'),
+    "an item that another module sets": ("from pkg.registry import OPTIONS as x", "= 40", "= 41"),
+    "a statement in a block of another module": ("from pkg.registry import STEPS as x", "500", "501"),
+    "a function that an object holds": ("from pkg.registry import REGISTRY as x", "+ 6", "- 6"),
+    "a class that a class holds": ("from pkg.registry import Plugin as x", "gain = 7", "gain = 8"),
+    "a subclass that is asked for": ("from pkg.registry import Node as x", "weight = 80", "weight = 81"),
+    "a subclass that is asked of a name": (
+        "from pkg.registry import Plugin\nx = lambda: Plugin.__subclasses__()",
+        "gain = 7",
+        "gain = 8",
+    ),
+    "a function that fills a name": (
+        "x = {}\ndef fill():\n    x['k'] = 5\nfill()",
+        "= 5",
+        "= 6",
+    ),
+    "a comprehension that fills a name": ("x = []\n[x.append(y) for y in (1, 2)]", "(1, 2)", "(1, 3)"),
+    "the end of a loop": (
+        "x = []\nfor y in range(5):\n    if y > 3:\n        break\n    x.append(y)",
+        "y > 3",
+        "y > 2",
+    ),
+    "what may raise before a name is bound": (
+        "try:\n    int('3')\n    x = 1\nexcept ValueError:\n    x = 2",
+        "'3'",
+        "'c'",
+    ),
+    "a pattern that binds a name": ("match {'a': 1}:\n    case {'a': x}:\n        pass", "{'a': 1}", "{'a': 2}"),
+    "the last of two stars": ("from pkg.first import *\nfrom pkg.last import *", "", ""),
+    "a star after a binding": ("x = str(1)\nfrom pkg.last import *", "", ""),
+    "a block that runs where the module is imported": (
+        "x = 1\nif __name__ != '__main__':\n    x = 2",
+        "x = 2",
+        "x = 3",
+    ),
+    "an iterable of the name of its elements": ("y = [1]\nx = lambda: [y for y in y]", "y = [1]", "y = [2]"),
+    "a docstring that is read": ('def y():\n    """Select 1."""\nx = lambda: y.__doc__', "Select 1", "Select 2"),
+    "a class in a quoted annotation": ("class C:\n    k = 1\nclass x:\n    y: 'list[C]'", "k = 1", "k = 2"),
+    "a module by its name": (
+        "import importlib\nx = lambda: importlib.import_module('pkg.last').x",
+        "",
+        "",
+    ),
+    "the module itself": ("import sys\nx = lambda: getattr(sys.modules[__name__], 'y')\ny = 1", "y = 1", "y = 2"),
+    "what a module of its package does to libraries": ("x = 1", "random.seed(1)", "random.seed(2)"),
+    "imports of one name": (
+        "def x(y):\n    if y:\n        from pkg.first import x\n    else:\n        from pkg.last import x\n    return x",
+        "first import x\n    else:\n        from pkg.last",
+        "last import x\n    else:\n        from pkg.first",
+    ),
+    "one lambda of several on a line": ("x = [lambda y: y + 1, lambda y: y + 2][1]", "y + 2", "y + 3"),
+    "the class of a tuple in a closure": (
+        "from typing import NamedTuple\nclass P(NamedTuple):\n    a: int\n    def y(self):\n        return 1\n"
+        "def m(p):\n    return lambda: p.y()\nx = m(P(1))",
+        "return 1",
+        "return 2",
+    ),
+    "what a dictionary makes where a key is missing": (
+        "from collections import defaultdict\ndef m(p):\n    return lambda: p[0]\nx = m(defaultdict(lambda: 1))",
+        "lambda: 1",
+        "lambda: 2",
+    ),
+    "the class of a decorator": (
+        "from functools import update_wrapper\nclass D:\n    def __init__(self, f):\n        update_wrapper(self, f)\n"
+        "    def __call__(self):\n        return 1\ndef m(p):\n    return lambda: p()\nx = m(D(lambda: 2))",
+        "return 1",
+        "return 3",
+    ),
+    "a file by its package": (
+        "from importlib import resources\nx = lambda: (resources.files('pkg') / 'query.sql').read_text()",
+        "",
+        "",
+    ),
+    "a file by a library's function": ("import pkgutil\nx = lambda: pkgutil.get_data('pkg', 'query.sql')", "", ""),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
+    text, old, new = CASES[kind]
+    digests: list[str] = []
+    for number, edited in enumerate((False, True)):
+        files = {
+            "pkg/__init__.py": "import random\nrandom.seed(1)\n",
+            "pkg/registry.py": REGISTRY,
+            "pkg/plugins.py": PLUGINS,
+            "pkg/first.py": "x = int('1')\n",
+            "pkg/last.py": f"x = int('{2 + edited * (not old)}')\n",
+            "pkg/query.sql": f"SELECT {edited * (not old)}\n",
+            "pkg/assets.py": f"{text}\n\n\ndef root():\n    return x\n",
+        }
+        if old and edited:
+            assert any(old in each for each in files.values())
+            files = {name: each.replace(old, new) for name, each in files.items()}
+        write_project(tmp_path / str(number), files)
+        found = fingerprints(tmp_path / str(number), None, "pkg.assets", "pkg.plugins", names=("root",))["root"]
+        assert found.opaque == []
+        digests.append(found.digest)
+    assert digests[0] != digests[1]
+
+
+EVIL = """
+    import dataclasses
+
+    CALLED = []
+
+
+    def called(*_):
+        CALLED.append(1)
+        raise RuntimeError("hunter2")
+
+
+    class Evil:
+        __getattr__ = __getattribute__ = __eq__ = __hash__ = __repr__ = __bool__ = __len__ = __iter__ = called
+
+
+    class Proxy:
+        __class__ = __dict__ = property(called)
+
+
+    class Mapping(dict):
+        items = __iter__ = __len__ = called
+
+
+    @dataclasses.dataclass
+    class Data:
+        x: int = 1
+        __getattribute__ = called
+
+
+    HELD = [Evil(), Proxy(), Mapping(a=1), Data()]
+
+
+    def circular():
+        return circular
+
+
+    circular.__wrapped__ = circular
+    large = dict.fromkeys(range(1_000_000))
+
+
+    def made(*values):
+        return lambda: values
+
+
+    root = lambda: (HELD, large)
+    others = [made(each) for each in (*HELD, large)]
+    others.append(circular)
+"""
+
+
+def test_no_code_of_the_project_is_called(tmp_path: Path) -> None:
+    write_project(tmp_path, {"evil.py": EVIL})
+    with loaded(tmp_path, "evil") as module:
+        known = KnownCode()
+        found = [fingerprint_of(each, CodeOptions(), known) for each in (module.root, *module.others)]
+        assert module.CALLED == []
+    assert [bool(each.opaque) for each in found] == [False, True, True, False, False, True, True]
+    assert "hunter2" not in str(found)
+
+
+def test_what_went_wrong_is_said_again(tmp_path: Path) -> None:
+    chain = {f"far/m{number}.py": f"from far.m{number + 1} import x\n" for number in range(1000)}
+    write_project(tmp_path, {**chain, "far/root.py": "def root():\n    from far.m0 import x\n    return x\n"})
+    with loaded(tmp_path, "far.root") as module:
+        known = KnownCode()
+        for _ in range(2):
+            opaque = fingerprint_of(module.root, CodeOptions(), known).opaque
+            assert opaque == ["the code of far.root:root could not be followed (RecursionError)"]
+
+
+def test_a_file_that_changes_in_the_life_of_a_process_is_seen(tmp_path: Path) -> None:
+    text = "from pathlib import Path\n\n\ndef root():\n    return (Path(__file__).parent / 'x.sql').read_text()\n"
+    write_project(tmp_path, {"queries/root.py": text, "queries/x.sql": "SELECT 1"})
+    with loaded(tmp_path, "queries.root") as module:
+        known = KnownCode()
+        first = fingerprint_of(module.root, CodeOptions(), known)
+        write_project(tmp_path, {"queries/x.sql": "SELECT 10"})
+        assert fingerprint_of(module.root, CodeOptions(), known).digest != first.digest
