@@ -25,7 +25,8 @@ import shop.all
 from dagster_versioned.code.fingerprint import CodeOptions, KnownCode, fingerprint_of
 start, known = time.perf_counter(), KnownCode()
 found = [fingerprint_of(each, CodeOptions(), known) for each in shop.all.ASSETS]
-print(json.dumps([time.perf_counter() - start, len({each.digest for each in found}), sum(len(each.opaque) for each in found)]))
+seconds = time.perf_counter() - start
+print(json.dumps([seconds, len({each.digest for each in found}), sum(len(each.opaque) for each in found)]))
 """
 
 CLOUDPICKLE = """

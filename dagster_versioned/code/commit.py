@@ -37,7 +37,7 @@ def commit_of(sources: Iterable[str], environment: Mapping[str, str] = os.enviro
         return None
     try:
         found = _checked_out(paths)
-    except Exception:  # whatever is wrong with a repository, code runs without one
+    except Exception:  # noqa: BLE001 - whatever is wrong with a repository, code runs without one
         found = None
     if found is not None:
         return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 from dagster_versioned.code.modules import SourceModule
-from dagster_versioned.code.syntax import Import, Use
+from dagster_versioned.code.syntax import Import, Use, children
 
 _SAME = frozenset({"Path", "PurePath", "str", "abspath", "realpath", "fspath", "normpath"})
 _OF_PACKAGE = frozenset({"files", "get_data", "PackageLoader", "resource_filename", "resource_string"})
@@ -23,7 +23,7 @@ class Paths:
     def read_by(
         self, module: SourceModule, statements: Sequence[ast.AST], uses: Set[Use]
     ) -> Iterator[tuple[Path | None, str | None]]:
-        """The files that statements name, each with ``None``; or ``None``, and the problem where only a folder is known."""
+        """The files that statements name, and no problem; or no file, and the problem where only a folder is known."""
         names = {use.name for use in uses if use.imported is None}
         asked = {name for use in uses for name in (use.name, *use.attributes)}
         if asked.isdisjoint(_OF_PACKAGE) and not any(self._of_name(module, name) for name in names):
@@ -46,7 +46,7 @@ class Paths:
         if path is not None:
             yield path
             return
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             yield from self._found(module, child)
 
     def _of(self, module: SourceModule, node: ast.AST) -> Path | None:
@@ -119,7 +119,7 @@ class Paths:
 
     def _of_name(self, module: SourceModule, name: str) -> Path | None:
         if name == "__file__":
-            return Path(os.path.abspath(module.path))  # noqa: PTH100: without following links
+            return Path(os.path.abspath(module.path))  # noqa: PTH100 - without following links
         key = module.path, name
         if key not in self._of_names:
             self._of_names[key] = None  # of names in a circle

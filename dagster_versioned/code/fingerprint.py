@@ -16,17 +16,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from dagster_versioned.code.commit import CommitOfCode, commit_of
 from dagster_versioned.code.file_paths import Paths
 from dagster_versioned.code.modules import (
-    BUILTINS, SourceModule, SourceModules, Stamp, UnreadableSource, changed_by, said, stamp_of,
+    BUILTINS,
+    SourceModule,
+    SourceModules,
+    Stamp,
+    UnreadableSource,
+    changed_by,
+    said,
+    stamp_of,
 )  # fmt: skip
 from dagster_versioned.code.ownership import Distributions, Ownership, normalized
 from dagster_versioned.code.runtime import runtime_of
 from dagster_versioned.code.syntax import DEFINITIONS, Import, Use, canonical_text, modules_asked_for, uses_of
-from dagster_versioned.code.values import code_held, parts_of, plain_text
+from dagster_versioned.code.values import code_held, members_of, parts_of, plain_text
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -196,8 +203,6 @@ class CodeGraph:
 
     def _own(self, name: str) -> SourceModule | None:
         """A module of the project's own; ``None`` for a library's, or one that is not there."""
-        if name.partition(".")[0] in sys.stdlib_module_names:
-            return None
         if name not in self._by_name:
             path = self._modules.path_of(name)
             is_own = path is not None and self._ownership.owns(name, path)
@@ -319,46 +324,39 @@ class CodeGraph:
 
     def _own_loaded(self) -> list[SourceModule]:
         """The project's own modules that are loaded, each once."""
-        whole: dict[str, bool] = {}  # packages, and whether they are the project's own
         found: dict[str, SourceModule] = {}
-        for name in list(sys.modules):
-            top = name.partition(".")[0]
-            with suppress(UnreadableSource):  # which says so where it is reached
-                if top not in whole and said(sys.modules.get(top), "__file__") is not None:
-                    whole[top] = True
-                    whole[top] = self._own(top) is not None
-                if whole.get(top, True) and (module := self._own(name)) is not None:
-                    found[module.path] = module
+        for name, loaded in list(sys.modules.items()):
+            path = said(loaded, "__file__")
+            if isinstance(path, str) and self._ownership.seems_to_own(name, path):
+                with suppress(UnreadableSource):  # which says so where it is reached
+                    module = self._own(name)
+                    found |= {} if module is None else {module.path: module}
         return sorted(found.values(), key=lambda each: each.name)
 
-    @cached_property
-    def _changes_of_names(self) -> Mapping[Key, list[tuple[SourceModule, ast.stmt]]]:
-        """What modules do to names of other ones when they are imported: they fill registries, set options."""
-        self._loaded = len(sys.modules), self._own_loaded()
-        found: dict[Key, list[tuple[SourceModule, ast.stmt]]] = {}
-        for module in self._loaded[1]:
-            with suppress(UnreadableSource):  # which says so itself where it is reached
-                for statement in module.library_statements:
-                    uses = uses_of(changed_by(statement) or statement)
-                    for target in [target for use in uses for target in self._use(module, use)]:
-                        if target.key is not None and target.key[0] != module.path:
-                            found.setdefault(target.key, []).append((module, statement))
-        return found
-
     def _changes(self, module: SourceModule, name: str) -> list[_Target]:
-        changes = self._changes_of_names.get((module.path, name), [])
-        by: dict[str, list[tuple[SourceModule, ast.stmt]]] = {}
-        for each in changes:
-            by.setdefault(each[0].path, []).append(each)
+        """What other modules do to a name when they are imported: they fill registries, set options."""
+        if self._loaded is None:
+            self._loaded = len(sys.modules), self._own_loaded()
+        others = [each for each in self._loaded[1] if each.path != module.path and name in each.changing_words]
+        return [self._change(other, module, name) for other in others if self._statements_on(other, module, name)]
 
-        def node_of(other: SourceModule, statements: list[ast.stmt]) -> _Target:
-            def fill(node: _Node) -> None:
-                node.source = other.path
-                self._read(node, other, statements, {})
+    def _statements_on(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.stmt]:
+        """The statements of another module that change, or call, a name of a module."""
+        with suppress(UnreadableSource):  # which says so itself where it is reached
+            return [
+                statement
+                for statement in other.library_statements
+                for use in uses_of(changed_by(statement) or statement)
+                if any(target.key == (module.path, name) for target in self._use(other, use))
+            ]
+        return []
 
-            return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "constant", fill)
+    def _change(self, other: SourceModule, module: SourceModule, name: str) -> _Target:
+        def fill(node: _Node) -> None:
+            node.source = other.path
+            self._read(node, other, self._statements_on(other, module, name), {})
 
-        return [node_of(each[0][0], [statement for _, statement in each]) for each in by.values()]
+        return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "constant", fill)
 
     def _library_statements(self, module: SourceModule) -> _Target:
         """What a module does to libraries when it is imported, as the seed of their random numbers."""
@@ -388,17 +386,21 @@ class CodeGraph:
             if use.name in _ANY_CODE and found == [_Target(f"builtins.{use.name}")]:
                 node.opaque.append(f"{node.name} calls {use.name}, which may run any code")
             if any(target.text in _ANY_MODULE for target in found):
-                for asked in sorted(modules_asked_for(statements), key=str):
-                    if asked is None or asked.startswith("."):
-                        node.opaque.append(f"{node.name} asks for a module whose name is not in the code")
-                    else:
-                        node.targets += [("module", target) for target in self._of_module(asked or module.name, ())]
+                self._read_modules(node, module, statements)
         for path, problem in self._paths.read_by(module, statements, uses):
             if problem is not None:
                 node.opaque.append(f"{node.name} {problem}")
             elif path is not None:
                 self._files[path] = stamp_of(str(path))
                 node.targets.append(("file", _Target(f"file {digest_of_file(path)}")))
+
+    def _read_modules(self, node: _Node, module: SourceModule, statements: Sequence[ast.AST]) -> None:
+        """Put what statements ask for by the names of modules into a node."""
+        for asked in sorted(modules_asked_for(statements), key=str):
+            if asked is None or asked.startswith("."):
+                node.opaque.append(f"{node.name} asks for a module whose name is not in the code")
+            else:
+                node.targets += [("module", target) for target in self._of_module(asked or module.name, ())]
 
     def _decorators_of_dagster(self, module: SourceModule, statement: ast.AST) -> list[ast.expr]:
         """What says how an asset is run, and not what it computes."""
@@ -431,15 +433,18 @@ class CodeGraph:
                 node.targets.append(("registry", self._value(value)))
             return
         if issubclass(type(value), type):
-            members: list[Any] = list(vars(value).values())
-            for member in members:
-                inner = parts_of(member) if type(member) in _WRAPPERS else [("", member)]
-                if inner and type(inner[0][1]) is FunctionType:
-                    self._check_code(node, module, inner[0][1].__code__)
-            if '"__subclasses__"' in node.text:
-                node.targets += [("subclass", target) for target in self._subclasses(value)]
+            self._check_class(node, module, value)
         held = code_held(value, lambda kind: self._own(kind.__module__) is not None)
         node.targets += [(label, self._value(member)) for label, member in held]
+
+    def _check_class(self, node: _Node, module: SourceModule, value: type) -> None:
+        members: list[Any] = list(vars(value).values())
+        for member in members:
+            inner = parts_of(member) if type(member) in _WRAPPERS else [("", member)]
+            if inner and type(inner[0][1]) is FunctionType:
+                self._check_code(node, module, inner[0][1].__code__)
+        if '"__subclasses__"' in node.text:
+            node.targets += [("subclass", target) for target in self._subclasses(value)]
 
     def _check_function(self, node: _Node, module: SourceModule, function: FunctionType) -> None:
         inner: Any = inspect.unwrap(function)
@@ -469,7 +474,7 @@ class CodeGraph:
         text = plain_text(value)
         if text is not None:
             return _Target(text)
-        kind: type[Any] = type(value)
+        kind = cast("type[Any]", type(value))
         if kind is FunctionType:
             return self._function(value)
         if issubclass(kind, type):
@@ -483,15 +488,12 @@ class CodeGraph:
         parts = parts_of(value)
         if parts is None and (wrapped := inspect.getattr_static(value, "__wrapped__", None)) is not None:
             is_own = self._own(kind.__module__) is not None
-            held: dict[str, object] = dict(vars(value)) if is_own else {"wrapped": wrapped}
-            parts = [("class", kind), *held.items()]
+            parts = [("class", kind), *(members_of(value) if is_own else {"wrapped": wrapped}).items()]
 
         def fill(node: _Node) -> None:
             node.kept, node.text = value, type(value).__name__  # kept, so that no other object has its id
             if parts is None:
-                node.opaque.append(
-                    f"a value of type {kind.__module__}.{kind.__qualname__} is held on to, whose content is not known or too much"
-                )
+                node.opaque.append(f"the content of a value of type {kind.__module__}.{kind.__qualname__} is not known")
             node.targets += [(label, self._value(part)) for label, part in parts or ()]
 
         return self._node(("value", "", id(value)), type(value).__name__, "value", fill)

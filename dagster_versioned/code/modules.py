@@ -3,6 +3,8 @@
 import ast
 import builtins
 import copy
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,15 +16,19 @@ from types import CodeType, ModuleType
 from typing import Any
 from zipimport import zipimporter
 
-from dagster_versioned.code.syntax import DEFINITIONS, Import, imports_of, root_name
+from dagster_versioned.code.syntax import DEFINITIONS, Import, children, imports_of, root_name, walk
 
 BUILTINS = frozenset(vars(builtins))
 
 _LEAVING = (ast.Break, ast.Continue, ast.Raise, ast.Assert)
-_MUTATORS = frozenset({
-    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault",
-    "update",
-})  # fmt: skip
+_MUTATORS = frozenset(
+    {
+        *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"),
+        *("setdefault", "update"),
+    }
+)
+
+_CHAIN = re.compile(r"^[ \t]*(?:del +)?([A-Za-z_]\w*(?: *\. *\w+)*) *[\[(.=+|&^-]", re.MULTILINE)
 
 Stamp = tuple[int, int]
 """When a file was changed last, in nanoseconds, and its bytes."""
@@ -66,16 +72,10 @@ class SourceModule:
                 found[name].append(statement)
         return {name: sorted(statements, key=lambda each: order[id(each)]) for name, statements in found.items()}
 
-    @cached_property
+    @property
     def stars(self) -> Sequence[Import]:
         """The modules all of whose names it imports."""
-        return [
-            target
-            for statement in _flat(self.tree.body)
-            if isinstance(statement, ast.ImportFrom)
-            for name, target in imports_of(statement)
-            if name == "*"
-        ]
+        return self._imports.get("*", ())
 
     @cached_property
     def library_statements(self) -> Sequence[ast.stmt]:
@@ -87,7 +87,7 @@ class SourceModule:
     def compiled(self) -> Mapping[str, Sequence[CodeType]]:
         """What Python makes of the source now, by the qualified names of functions."""
         found: dict[str, list[CodeType]] = {}
-        pending = [compile(self.source, self.path, "exec", dont_inherit=True)]
+        pending = [compile(self.tree, self.path, "exec", dont_inherit=True)]
         while pending:
             inner = [each for each in pending.pop().co_consts if isinstance(each, CodeType)]
             for code in inner:
@@ -99,7 +99,7 @@ class SourceModule:
     def functions(self) -> Mapping[int, Sequence[ast.AST]]:
         """Functions and lambdas by the line on which they begin, decorators included."""
         found: dict[int, list[ast.AST]] = {}
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
                 found.setdefault(line, []).append(node)
@@ -123,15 +123,24 @@ class SourceModule:
         base = package[: len(package) - target.level + 1]
         return ".".join([*base, *filter(None, [target.module])])
 
-    def imports(self, name: str) -> list[Import]:
-        """What the imports among a name's statements bind it to."""
-        return [
-            target
-            for statement in _flat(self.bindings.get(name, ()))
-            if isinstance(statement, ast.Import | ast.ImportFrom)
-            for bound, target in imports_of(statement)
-            if bound == name
-        ]
+    @cached_property
+    def _imports(self) -> Mapping[str, Sequence[Import]]:
+        found: dict[str, list[Import]] = {}
+        for statement in _flat(self.tree.body):
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                for name, target in imports_of(statement):
+                    found.setdefault(name, []).append(target)
+        return found
+
+    def imports(self, name: str) -> Sequence[Import]:
+        """What the imports of the module bind a name to."""
+        return self._imports.get(name, ()) if name in self.bindings else ()
+
+    @cached_property
+    def changing_words(self) -> frozenset[str]:
+        """The words that begin lines on which something may be called or changed, without parsing them."""
+        chains = _CHAIN.findall(self.source)
+        return frozenset(word for chain in chains for word in chain.replace(" ", "").split("."))
 
     def is_import_alone(self, name: str) -> bool:
         """Whether a name is nothing but one import."""
@@ -226,18 +235,21 @@ def _changed(node: ast.AST) -> str | None:
 
 
 def _names_of(block: Iterable[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
-    pairs = [_names(statement) for statement in block]
-    return frozenset().union(*(bound for bound, _ in pairs)), frozenset().union(*(touched for _, touched in pairs))
+    bound, touched = frozenset[str](), frozenset[str]()
+    for statement in block:
+        of_one, by_one = _names(statement)
+        bound, touched = bound | of_one, touched | by_one
+    return bound, touched
 
 
 def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
     """The expressions of a statement, without those of its blocks and of functions in it."""
-    pending = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+    pending = [child for child in children(statement) if not isinstance(child, ast.stmt)]
     while pending:
         node = pending.pop()
         yield node
         if not isinstance(node, ast.Lambda):
-            pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+            pending += [child for child in children(node) if not isinstance(child, ast.stmt)]
 
 
 def _changed_in(definition: ast.AST) -> set[str]:
@@ -245,7 +257,7 @@ def _changed_in(definition: ast.AST) -> set[str]:
     found: set[str | None] = set()
     own: set[str | None] = {None}
     bound: set[str] = set()
-    for node in ast.walk(definition):
+    for node in walk(definition):
         match node:
             case ast.Global(names=names):
                 bound.update(names)
@@ -319,7 +331,7 @@ class SourceModules:
         """Whether the file of a loaded module is another one than when that was first seen."""
         if module.loaded is None:
             return False
-        spec, stamp = self._note(module.name)
+        _, stamp = self._note(module.name)
         return stamp != stamp_of(module.path)
 
     def _note(self, name: str) -> tuple[Any, Stamp | None]:
@@ -366,14 +378,14 @@ def said(module: object, name: str) -> Any:
     """What a module says of itself; ``None`` where it says nothing. One that loads when it is asked is not asked."""
     try:
         return object.__getattribute__(module, name)
-    except Exception:  # of what stands in for a module
+    except Exception:  # noqa: BLE001 - of what stands in for a module
         return None
 
 
 def stamp_of(path: str) -> Stamp | None:
     """How a file is now; ``None`` where there is none, as for one in an archive."""
     try:
-        status = Path(path).stat()
+        status = os.stat(path)  # noqa: PTH116 - asked of every file for each fingerprint
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
@@ -396,7 +408,7 @@ def find_spec(name: str) -> Any:
 
 
 def _source(name: str, path: str, spec: Any) -> str:
-    loader = getattr(spec, "loader", None)
+    loader: Any = getattr(spec, "loader", None)
     try:
         source = loader.get_source(name) if hasattr(loader, "get_source") else Path(path).read_text("utf-8")
     except (OSError, ImportError, ValueError, SyntaxError) as error:

@@ -7,10 +7,12 @@ import sysconfig
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 _SITE = re.compile(r"^(.*[/\\](?:site|dist)-packages)[/\\](.+)$", re.DOTALL)
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 _NEVER = frozenset({"dagster", "dagster_versioned", "dagster_shared", "dagster_pipes"})
 
 
@@ -29,15 +31,30 @@ class Ownership:
 
     def owns(self, name: str, path: str) -> bool:
         """Whether a module of this name and file is the project's own."""
-        top = name.partition(".")[0]
-        if top in _NEVER or top in sys.stdlib_module_names:
-            return False
-        if normalized(top) in self._follow:
-            return True
+        quick = self._by_name(name, path)
+        if quick is not None:
+            return quick
         distribution = self._distributions.of(path)
         return distribution is None or (
             distribution == self._origin or distribution.name in self._follow or distribution.is_local
         )
+
+    def seems_to_own(self, name: str, path: str) -> bool:
+        """The same, without a search for the distribution of a library: what was installed and is of none is none."""
+        quick = self._by_name(name, path)
+        return any(path in each for each in self._own) if quick is None else quick
+
+    def _by_name(self, name: str, path: str) -> bool | None:
+        """What name and place tell; ``None`` of what is installed."""
+        top = name.partition(".")[0]
+        if top in _NEVER or (top in sys.stdlib_module_names and path.startswith(_STANDARD)):
+            return False
+        return True if normalized(top) in self._follow or not is_installed(path) else None
+
+    @cached_property
+    def _own(self) -> list["Distribution"]:
+        every = self._distributions.of_paths(sys.path)
+        return [each for each in every if each == self._origin or each.name in self._follow or each.is_local]
 
 
 class Distribution:
@@ -56,20 +73,22 @@ class Distribution:
         except OSError:
             return b""
 
+    def __contains__(self, path: str) -> bool:
+        inner = os.path.relpath(path, self.folder.parent).replace(os.sep, "/")
+        return f"\n{inner},".encode() in self.files
+
     @cached_property
     def is_local(self) -> bool:
         """Whether it was installed from a folder, a file, or version control, and not from an index."""
         try:
-            origin = orjson.loads((self.folder / "direct_url.json").read_bytes())
-        except (OSError, ValueError):
+            origin: Any = orjson.loads((self.folder / "direct_url.json").read_bytes())
+            return "vcs_info" in origin or "dir_info" in origin or str(origin["url"]).startswith("file:")
+        except (OSError, ValueError, LookupError, TypeError):
             return False
-        if not isinstance(origin, dict):
-            return False
-        return "vcs_info" in origin or "dir_info" in origin or str(origin.get("url")).startswith("file:")
 
 
 class Distributions:
-    """The distributions of this Python; each folder is looked at once, and lists of files only where names do not tell."""
+    """The distributions of this Python; each folder is looked at once, lists of files where names do not tell."""
 
     def __init__(self) -> None:
         self._folders: dict[str, list[Distribution]] = {}
@@ -90,10 +109,13 @@ class Distributions:
     def installed(self) -> dict[str, str]:
         """Every distribution of this Python and its release, from the names of their folders."""
         found: dict[str, str] = {}
-        for place in dict.fromkeys([*sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]):
-            for distribution in self._in(place):
-                found.setdefault(distribution.name, distribution.version)
+        for each in self.of_paths([*sys.path, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]):
+            found.setdefault(each.name, each.version)
         return dict(sorted(found.items()))
+
+    def of_paths(self, folders: Iterable[str]) -> list[Distribution]:
+        """The distributions that are installed in folders."""
+        return [each for folder in dict.fromkeys(folders) for each in self._in(folder)]
 
     def _package(self, folder: str, inner: str) -> str:
         """The outermost folder on the way to a file that is a package of its own, and no namespace of several."""
@@ -116,11 +138,16 @@ class Distributions:
     def _in(self, folder: str) -> list[Distribution]:
         if folder not in self._folders:
             try:
-                names = sorted(name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
+                found = sorted(Path(folder or ".").glob("*.dist-info"))
             except OSError:
-                names = []
-            self._folders[folder] = [Distribution(Path(folder, name)) for name in names]
+                found = []
+            self._folders[folder] = [Distribution(each) for each in found]
         return self._folders[folder]
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file is where distributions are installed."""
+    return _SITE.match(path) is not None
 
 
 def normalized(name: str) -> str:

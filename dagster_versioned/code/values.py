@@ -14,7 +14,7 @@ import types
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from dagster_versioned.code.syntax import literal_text
 
@@ -58,7 +58,7 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
         return None
     of: list[tuple[str, object]] = [] if kind is base else [("class", kind)]
     if base is dict:
-        pairs: list[tuple[object, object]] = list(dict.items(held))
+        pairs = list(dict[object, object].items(held))
         missing = [("missing", held.default_factory)] if kind is collections.defaultdict else []
         keys = [(f"key {number}", key) for number, (key, _) in enumerate(pairs)]
         return [*of, *missing, *keys, *((f"{number}", member) for number, (_, member) in enumerate(pairs))]
@@ -68,7 +68,7 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
             return [*of, *(("", member) for member in sorted(members, key=_name_of))]
         return [*of, *((str(number), member) for number, member in enumerate(members))]
     if kind is types.MappingProxyType:
-        return parts_of(dict(held))
+        return parts_of({**held})
     if issubclass(kind, enum.Enum):
         return [("class", kind), ("name", held._name_)]
     if kind in _PARTS:
@@ -93,14 +93,18 @@ def code_held(value: object, is_own: Callable[[type], bool]) -> Iterator[tuple[s
 
 
 def _held(value: Any, is_own: Callable[[type], bool]) -> list[tuple[str, object]]:
-    kind: type[Any] = type(value)
+    kind = cast("type[Any]", type(value))
     if _base(kind) is not None or kind in _PARTS:
         return parts_of(value) or []
     if issubclass(kind, type):  # its functions are in its text
-        members: list[tuple[str, object]] = list(vars(value).items())
-        return [(name, each) for name, each in members if _base(type(each)) is not None]
-    held: Any = _member(value, "__dict__") if is_own(kind) else None
-    return list(held.items()) if type(held) is dict else []
+        return [(name, each) for name, each in members_of(value).items() if _base(type(each)) is not None]
+    held = _member(value, "__dict__") if is_own(kind) else None
+    return list(cast("dict[str, object]", held).items()) if type(held) is dict else []
+
+
+def members_of(value: object) -> dict[str, object]:
+    """What an object, or a class, holds by names."""
+    return dict(vars(value))
 
 
 def _base(kind: type) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.code_project import fingerprints, loaded, write_project
 
 from dagster_versioned.code.fingerprint import CodeOptions, KnownCode, fingerprint_of
+from support.code_project import fingerprints, loaded, write_project
 
 REGISTRY = """
     OPTIONS = {}
@@ -119,14 +119,25 @@ CASES: Mapping[str, tuple[str, str, str]] = {
     "the module itself": ("import sys\nx = lambda: getattr(sys.modules[__name__], 'y')\ny = 1", "y = 1", "y = 2"),
     "what a module of its package does to libraries": ("x = 1", "random.seed(1)", "random.seed(2)"),
     "imports of one name": (
-        "def x(y):\n    if y:\n        from pkg.first import x\n    else:\n        from pkg.last import x\n    return x",
+        """def x(y):
+    if y:
+        from pkg.first import x
+    else:
+        from pkg.last import x
+    return x""",
         "first import x\n    else:\n        from pkg.last",
         "last import x\n    else:\n        from pkg.first",
     ),
     "one lambda of several on a line": ("x = [lambda y: y + 1, lambda y: y + 2][1]", "y + 2", "y + 3"),
     "the class of a tuple in a closure": (
-        "from typing import NamedTuple\nclass P(NamedTuple):\n    a: int\n    def y(self):\n        return 1\n"
-        "def m(p):\n    return lambda: p.y()\nx = m(P(1))",
+        """from typing import NamedTuple
+class P(NamedTuple):
+    a: int
+    def y(self):
+        return 1
+def m(p):
+    return lambda: p.y()
+x = m(P(1))""",
         "return 1",
         "return 2",
     ),
@@ -136,8 +147,15 @@ CASES: Mapping[str, tuple[str, str, str]] = {
         "lambda: 2",
     ),
     "the class of a decorator": (
-        "from functools import update_wrapper\nclass D:\n    def __init__(self, f):\n        update_wrapper(self, f)\n"
-        "    def __call__(self):\n        return 1\ndef m(p):\n    return lambda: p()\nx = m(D(lambda: 2))",
+        """from functools import update_wrapper
+class D:
+    def __init__(self, f):
+        update_wrapper(self, f)
+    def __call__(self):
+        return 1
+def m(p):
+    return lambda: p()
+x = m(D(lambda: 2))""",
         "return 1",
         "return 3",
     ),
