@@ -1,4 +1,4 @@
-"""Which commit of a git repository code is of, as far as its files say so. No program is run, no hook, no filter."""
+"""Which commit of a git repository code is of, as far as its files say so. No hook and no filter of it is run."""
 
 import hashlib
 import os
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 CLAIMED_SHA, CLAIMED_URL = "DAGSTER_CLOUD_GIT_SHA", "DAGSTER_CLOUD_GIT_URL"
@@ -48,41 +47,41 @@ def commit_of(sources: Iterable[str], environment: Mapping[str, str] = os.enviro
 
 
 def _checked_out(paths: Sequence[Path]) -> CommitOfCode | None:
-    from git import GitDB, InvalidGitRepositoryError, Repo
+    from git import InvalidGitRepositoryError, Repo  # takes longer than all else here
 
     try:
-        # This object database reads files; the other one starts git, which does what the repository's settings say.
-        repository = Repo(paths[0].parent, odbt=GitDB, search_parent_directories=True)
+        repository = Repo(paths[0].parent, search_parent_directories=True)
     except InvalidGitRepositoryError:
         return None
-    with repository:
-        root = Path(str(repository.working_tree_dir))
-        commit = repository.head.commit
-        modified = [_name(path, root) for path in paths if not _is_as_committed(path, root, commit.tree)]
+    with repository, repository.git.custom_environment(GIT_NO_LAZY_FETCH="1", GIT_OPTIONAL_LOCKS="0"):
+        root = Path(str(repository.working_tree_dir)).resolve()
+        names = {path: _name(path, root) for path in paths}
+        listed: str = repository.git.ls_tree("-z", "--full-tree", "HEAD", "--", *names.values())
+        blobs = {
+            name: entry.split()[2] for line in listed.split("\0") if line for entry, _, name in [line.partition("\t")]
+        }
+        modified = [name for path, name in names.items() if not _is_blob(path, blobs.get(name))]
         with repository.config_reader("repository") as settings:
             url = settings.get_value('remote "origin"', "url", "")
-        return CommitOfCode(commit.hexsha, remote_place(str(url)), sorted(modified))
+        return CommitOfCode(str(repository.git.rev_parse("HEAD")), remote_place(str(url)), sorted(modified))
 
 
-def _is_as_committed(path: Path, root: Path, tree: Any) -> bool:
-    try:
-        blob = tree / path.resolve().relative_to(root.resolve()).as_posix()
-    except (KeyError, ValueError):
-        return False  # not committed, or of elsewhere
+def _is_blob(path: Path, sha: str | None) -> bool:
     data = path.read_bytes()
     # Where git was asked for it, files have other ends of lines than what is committed.
-    return any(_blob_sha(each) == blob.hexsha for each in (data, data.replace(b"\r\n", b"\n")))
+    return sha is not None and sha in [_blob_sha(each, sha) for each in (data, data.replace(b"\r\n", b"\n"))]
 
 
-def _blob_sha(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+def _blob_sha(data: bytes, like: str) -> str:
+    """What git calls a file with these bytes, by the kind of hash that the repository has."""
+    kind = "sha1" if len(like) == hashlib.sha1(usedforsecurity=False).digest_size * 2 else "sha256"
+    return hashlib.new(kind, b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _name(path: Path, root: Path) -> str:
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.name
+    """How the repository calls a file; one that is outside of it has its own name, which is not committed."""
+    path = path.resolve()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
 
 
 def remote_place(url: str | None) -> str | None:

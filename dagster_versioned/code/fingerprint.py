@@ -591,7 +591,7 @@ class KnownCode:
         self.modules = SourceModules()
         self.distributions = Distributions()
         self._graphs: dict[tuple[Any, tuple[str, ...]], CodeGraph] = {}
-        self._commits: dict[tuple[str, ...], CommitOfCode | None] = {}
+        self._commits: dict[tuple[tuple[str, Stamp | None], ...], CommitOfCode | None] = {}
 
     @cached_property
     def runtime(self) -> dict[str, Any]:
@@ -599,10 +599,10 @@ class KnownCode:
         return runtime_of(self.distributions)
 
     def commit(self, sources: Sequence[str]) -> CommitOfCode | None:
-        """The commit that source files are of, as it was when it was first asked for."""
-        key = tuple(sources)
+        """The commit that source files are of, as it was when it was first asked for of these files."""
+        key = tuple((source, stamp_of(source)) for source in sources)
         if key not in self._commits:
-            self._commits[key] = commit_of(key)
+            self._commits[key] = commit_of(sources)
         return self._commits[key]
 
     def graph(self, path: str, follow: Sequence[str]) -> CodeGraph:
