@@ -1,7 +1,8 @@
 """A fourth pipeline: a version that fails its check reaches nobody, and nothing is computed twice.
 
 Four runs. In the second the weather comes in degrees Celsius instead of Fahrenheit, which a blocking check notices. In
-the third it is right again, with one more month. In the fourth nothing is new. ``python -m example_project.checked``.
+the third it is right again, with one more month. In the fourth nothing is new. In the end, where a table comes from,
+and why it is another than before. ``python -m example_project.checked``.
 """
 
 import shutil
@@ -68,7 +69,7 @@ def is_fahrenheit(weather: pl.DataFrame) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=isinstance(mean, float) and 40 < mean < 80, metadata={"mean": repr(mean)})
 
 
-@versioned_asset(group_name="checked", code_version="1")
+@versioned_asset(group_name="checked")
 def daily_weather(weather: pl.DataFrame) -> pl.DataFrame:
     """Each airport's day."""
     called.append("daily_weather")
@@ -76,7 +77,7 @@ def daily_weather(weather: pl.DataFrame) -> pl.DataFrame:
     return day.sort("origin", "month", "day")
 
 
-@versioned_asset(group_name="checked", code_version="1")
+@versioned_asset(group_name="checked")
 def wettest_days(daily_weather: pl.DataFrame) -> pl.DataFrame:
     """The ten days with most rain of each airport."""
     called.append("wettest_days")
@@ -138,8 +139,9 @@ def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's
         for number, scenario in enumerate(SCENARIOS, 1):
             faults += _run(number, scenario, project, instance, shown, verbose)
     console.print(shown)
-    if ended := show_command(console, ["dagster-versioned", "--location", LOCATION, "parked", "ls"]):
-        faults.append(f"parked ls ended with {ended}")
+    for verb in (["parked", "ls"], ["trace", "wettest_days"], ["why", "wettest_days"]):
+        if ended := show_command(console, ["dagster-versioned", "--location", LOCATION, *verb]):
+            faults.append(f"{' '.join(verb)} ended with {ended}")
     console.print(f"\nTook {time.monotonic() - began:.0f} s.")
     end_with(console, faults)
 

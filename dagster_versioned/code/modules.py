@@ -40,12 +40,16 @@ class UnreadableSource(Exception):
 
 @dataclass(eq=False)
 class SourceModule:
-    """A module whose source is known; ``loaded`` is what Python has made of it, if it has."""
+    """A module whose source is known; ``loaded`` is what Python has made of it, if it has.
+
+    ``loaded_as`` is the name that it has in the process: a program is loaded as ``__main__``.
+    """
 
     name: str
     path: str
     source: str
     is_package: bool
+    loaded_as: str
     loaded: ModuleType | None = None
 
     @cached_property
@@ -331,7 +335,7 @@ class SourceModules:
         """Whether the file of a loaded module is another one than when that was first seen."""
         if module.loaded is None:
             return False
-        _, stamp = self._note(module.name)
+        _, stamp = self._note(module.loaded_as)
         return stamp != stamp_of(module.path)
 
     def _note(self, name: str) -> tuple[Any, Stamp | None]:
@@ -369,7 +373,7 @@ class SourceModules:
                 said(loaded, "__path__") is not None or getattr(spec, "submodule_search_locations", None) is not None
             )
             full: str = name if spec is None else spec.name  # of a program it is another one than __main__
-            module = SourceModule(full, path, _source(full, path, spec), is_package, loaded)
+            module = SourceModule(full, path, _source(full, path, spec), is_package, name, loaded)
             known = self._known[name] = (stamp, module)
         return known[1]
 

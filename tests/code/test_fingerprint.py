@@ -1,10 +1,14 @@
 """A fingerprint changes with whatever a function reaches, and with nothing else."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import dagster_versioned
 from support.code_project import FILES, fingerprints, write_project
 
 SEEN = {
@@ -93,3 +97,57 @@ def test_clock_and_environment_are_no_part(tmp_path: Path, monkeypatch: pytest.M
     assert {name: each.digest for name, each in fingerprints(tmp_path).items()} == {
         name: each.digest for name, each in first.items()
     }
+
+
+PROGRAM = """
+import sys
+from dagster_versioned.code.fingerprint import CodeOptions, KnownCode, fingerprint_of
+
+def main(function):
+    found = fingerprint_of(function, CodeOptions(), KnownCode())
+    print(found.digest, *found.opaque)
+"""
+IMPORTED = """
+import sys
+sys.path.insert(0, ".")
+from ask import main
+from shop.assets import orders
+main(orders)
+"""
+SPAWNED = """
+import multiprocessing, sys
+sys.path.insert(0, ".")
+from ask import main
+from shop.assets import orders
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=main, args=(orders,))
+    process.start()
+    process.join()
+"""
+RUNS = {
+    "imported": ["-c", IMPORTED],
+    "as a program": ["-m", "shop.assets"],
+    "as a file": ["shop/assets.py"],
+    "in a spawned child": ["-c", SPAWNED],
+}
+
+
+def test_one_fingerprint_however_it_is_loaded(tmp_path: Path) -> None:
+    files = {
+        **FILES,
+        "ask.py": PROGRAM,
+        "shop/assets.py": FILES["shop/assets.py"]
+        + "\n\n        if __name__ == '__main__':\n            from ask import main\n\n            main(orders)\n",
+    }
+    write_project(tmp_path, files)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(dagster_versioned.__file__).parents[1])]),
+    }
+    said = {
+        name: subprocess.run([sys.executable, *given], cwd=tmp_path, env=env, capture_output=True, text=True)
+        for name, given in RUNS.items()
+    }
+    assert {name: each.stderr for name, each in said.items() if each.returncode} == {}
+    assert len({each.stdout for each in said.values()}) == 1, {name: each.stdout for name, each in said.items()}
+    assert len(said["imported"].stdout.split()) == 1  # and no reason why it could not be followed
