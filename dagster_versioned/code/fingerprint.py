@@ -461,7 +461,7 @@ class CodeGraph:
     def _check_code(self, node: _Node, module: SourceModule, code: CodeType) -> None:
         if code.co_filename != module.path or not module.is_compiled_as_it_is:
             return
-        if not any(is_same_code(code, each) for each in module.compiled.get(code.co_qualname, ())):
+        if not any(is_same_code(code, each) for each in module.compiled(code.co_qualname)):
             node.opaque.append(f"{module.name}:{code.co_qualname} was edited after it was loaded")
 
     def _watch(self, namespace: Mapping[str, Any], name: str) -> None:

@@ -28,6 +28,7 @@ _MUTATORS = frozenset(
     }
 )
 
+_CHANGE = re.compile(rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b|[\].]\s*\w*\s*[^\s\w]{{0,3}}=(?!=)")
 _CHAIN = re.compile(r"^[ \t]*(?:del +)?([A-Za-z_]\w*(?: *\. *\w+)*) *[\[(.=+|&^-]", re.MULTILINE)
 
 Stamp = tuple[int, int]
@@ -65,8 +66,12 @@ class SourceModule:
         """Each name of the module, and the statements that bind it or change what it is bound to, in their order."""
         found: dict[str, list[ast.stmt]] = {}
         changed: list[tuple[ast.stmt, frozenset[str]]] = []
+        lines = self.source.splitlines()
         for statement in self.tree.body:
-            bound, touched = _names(statement)
+            if isinstance(statement, DEFINITIONS) and not _may_change("\n".join(_lines_of(statement, lines))):
+                bound, touched = frozenset({statement.name}), frozenset[str]()
+            else:
+                bound, touched = _names(statement)
             for name in bound:
                 found.setdefault(name, []).append(statement)
             changed.append((statement, touched - bound))
@@ -87,17 +92,30 @@ class SourceModule:
         found = [(each, changed_by(each)) for each in _flat(self.tree.body)]
         return [each for each, of in found if of is not None and (name := root_name(of)) and self.imports(name)]
 
+    def compiled(self, qualname: str) -> Sequence[CodeType]:
+        """What Python makes of a function of this qualified name, as the source is now; one for each definition."""
+        outermost = qualname.partition(".")[0]
+        if outermost not in self._compiled:
+            statements = self.bindings.get(outermost)
+            # Without a name it is of a lambda. Imports make other bytecode of calls of what they bind.
+            body = self.tree.body if statements is None else [*self._import_statements, *statements]
+            found: dict[str, list[CodeType]] = {}
+            pending = [compile(ast.Module(body, []), self.path, "exec", dont_inherit=True)]
+            while pending:
+                inner = [each for each in pending.pop().co_consts if isinstance(each, CodeType)]
+                for code in inner:
+                    found.setdefault(code.co_qualname, []).append(code)
+                pending += inner
+            self._compiled[outermost] = found
+        return self._compiled[outermost].get(qualname, ())
+
     @cached_property
-    def compiled(self) -> Mapping[str, Sequence[CodeType]]:
-        """What Python makes of the source now, by the qualified names of functions."""
-        found: dict[str, list[CodeType]] = {}
-        pending = [compile(self.tree, self.path, "exec", dont_inherit=True)]
-        while pending:
-            inner = [each for each in pending.pop().co_consts if isinstance(each, CodeType)]
-            for code in inner:
-                found.setdefault(code.co_qualname, []).append(code)
-            pending += inner
-        return found
+    def _compiled(self) -> dict[str, dict[str, list[CodeType]]]:
+        return {}
+
+    @cached_property
+    def _import_statements(self) -> list[ast.stmt]:
+        return [each for each in _flat(self.tree.body) if isinstance(each, ast.Import | ast.ImportFrom)]
 
     @cached_property
     def functions(self) -> Mapping[int, Sequence[ast.AST]]:
@@ -254,6 +272,15 @@ def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.Lambda):
             pending += [child for child in children(node) if not isinstance(child, ast.stmt)]
+
+
+def _lines_of(statement: ast.stmt, lines: Sequence[str]) -> Sequence[str]:
+    return lines[statement.lineno - 1 : statement.end_lineno]
+
+
+def _may_change(text: str) -> bool:
+    """Whether a function or class may change names of its module, without a walk over its tree."""
+    return _CHANGE.search(text) is not None
 
 
 def _changed_in(definition: ast.AST) -> set[str]:
