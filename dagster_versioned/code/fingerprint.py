@@ -149,7 +149,8 @@ class CodeGraph:
         self._watches: dict[tuple[int, str], _Watch] = {}
         self._by_name: dict[str, SourceModule | None] = {}
         self._files: dict[Path, Stamp | None] = {}
-        self._loaded: tuple[int, list[SourceModule]] | None = None
+        self._loaded: list[SourceModule] | None = None
+        self._scanned: set[str] = set()
 
     @property
     def is_current(self) -> bool:
@@ -158,7 +159,7 @@ class CodeGraph:
             all(watch.is_as_it_was() for watch in self._watches.values())
             and all(module is None or self._modules.is_known(name, module) for name, module in self._by_name.items())
             and all(stamp == stamp_of(str(path)) for path, stamp in self._files.items())
-            and (self._loaded is None or self._loaded[0] == len(sys.modules) or self._loaded[1] == self._own_loaded())
+            and (self._loaded is None or not self._newly_loaded())
         )
 
     def reach(self, roots: Sequence[object]) -> tuple[str, list[_Node]]:
@@ -322,11 +323,13 @@ class CodeGraph:
         packages = [self._own(".".join(parts[:number])) for number in range(1, len(parts))]
         return [module, *(each for each in packages if each is not None and each is not module)]
 
-    def _own_loaded(self) -> list[SourceModule]:
-        """The project's own modules that are loaded, each once."""
+    def _newly_loaded(self) -> list[SourceModule]:
+        """The project's own modules that were loaded since this was asked last, each once."""
+        names = [name for name in list(sys.modules) if name not in self._scanned]
+        self._scanned.update(names)
         found: dict[str, SourceModule] = {}
-        for name, loaded in list(sys.modules.items()):
-            path = said(loaded, "__file__")
+        for name in names:
+            path = said(sys.modules.get(name), "__file__")
             if isinstance(path, str) and self._ownership.seems_to_own(name, path):
                 with suppress(UnreadableSource):  # which says so where it is reached
                     module = self._own(name)
@@ -336,8 +339,8 @@ class CodeGraph:
     def _changes(self, module: SourceModule, name: str) -> list[_Target]:
         """What other modules do to a name when they are imported: they fill registries, set options."""
         if self._loaded is None:
-            self._loaded = len(sys.modules), self._own_loaded()
-        others = [each for each in self._loaded[1] if each.path != module.path and name in each.changing_words]
+            self._loaded = self._newly_loaded()
+        others = [each for each in self._loaded if each.path != module.path and name in each.changing_words]
         return [self._change(other, module, name) for other in others if self._statements_on(other, module, name)]
 
     def _statements_on(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.stmt]:

@@ -351,10 +351,13 @@ class SourceModules:
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[Any, Stamp | None]] = {}
         self._known: dict[str, tuple[Stamp | None, SourceModule]] = {}
+        self._noted: set[str] = set()
 
     def note(self) -> None:
         """Remember how the files of the modules that are loaded are now, so that a change of them is seen later."""
-        for name in [name for name in sys.modules if name not in self._stamps]:
+        names = [name for name in list(sys.modules) if name not in self._noted]
+        self._noted.update(names)
+        for name in names:
             if name.partition(".")[0] not in sys.stdlib_module_names:
                 self._note(name)
 
