@@ -11,7 +11,6 @@ from dagster_versioned.identity.version import Parent
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, TableLineage, UnknownVersion, VersionName
 from dagster_versioned.tables.choose import VersionLike
-from dagster_versioned.tables.code_details import code_of
 from dagster_versioned.tables.findings import findings_of
 from dagster_versioned.tables.history import Version
 
@@ -124,34 +123,35 @@ def _traced(lineage: ProjectLineage, name: VersionName) -> TracedVersion:
 
 
 def _of_members(name: VersionName, table: TableLineage, members: Sequence[Version]) -> TracedVersion:
-    parents = dict.fromkeys(parent for member in members for parent in _parents(member))
+    identities = [member.recorded for member in members]
+    parents = tuple(dict.fromkeys(parent for identity in identities for parent in _parents(identity)))
     if len(members) > 1 or members[0].partition != name.partition:
-        facts = [_facts(member) for member in members]
         gone = [member for member in members if member.gone is not None]
         return TracedVersion(
             name,
-            tuple(parents),
+            parents,
             partitions=len(members),
             log_version=max(member.log_version for member in members),
             timestamp=max(member.timestamp for member in members),
-            rows=sum(member.recorded["nrow"] for member in members),
-            size_bytes=sum(each["size_bytes"] for each in facts),
+            rows=sum(identity["nrow"] for identity in identities),
+            size_bytes=sum(_facts(member)["size_bytes"] for member in members),
             gap=f"{len(gone)} of {len(members)} partitions are not kept ({gone[0].gone})" if gone else None,
         )
-    version = members[0]
-    identity, facts = version.recorded, _facts(version)
+    version, identity = members[0], identities[0]
+    facts = _facts(version)
     run: Mapping[str, Any] = facts.get("run") or {}
-    before, made_by = table.before(version) if facts.get("added") else None, code_of(version)
+    code: Mapping[str, Any] = run.get("code") or {}
+    before = table.before(version) if facts.get("added") else None
     return TracedVersion(
         name,
-        tuple(parents),
+        parents,
         before=None if before is None or before.metadata_sha is None else table.name_of(before),
         log_version=version.log_version,
         timestamp=version.timestamp,
         change=version.change,
         rows=identity["nrow"],
         size_bytes=facts["size_bytes"],
-        code=identity.get("code_version") or (made_by.fingerprint if made_by is not None else None),
+        code=identity.get("code_version") or code.get("fingerprint"),
         function=run.get("function"),
         author=facts.get("author"),
         message=identity.get("message"),
@@ -166,9 +166,9 @@ def _facts(version: Version) -> Mapping[str, Any]:
     return version.raw["facts"]
 
 
-def _parents(version: Version) -> Iterator[VersionName]:
-    """What a version names. Raises `IntegrityError` where it is not what its SHA says, and `InvalidInput`."""
-    for parent in version.recorded.get("parents", ()):
+def _parents(identity: Mapping[str, Any]) -> Iterator[VersionName]:
+    """What the identity of a version names. Raises `InvalidInput`."""
+    for parent in identity.get("parents", ()):
         yield VersionName.of(Parent.from_json(parent))
 
 
@@ -181,7 +181,7 @@ def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]
                 continue
             child = table.name_of(version)
             try:
-                parents = list(_parents(version))
+                parents = list(_parents(version.recorded))
             except (IntegrityError, InvalidInput):
                 continue
             for parent in parents:

@@ -30,6 +30,10 @@ added to those before; a version made current once more; one from an environment
 another program's commit; the same version once more; or what nobody can tell."""
 
 
+_SHOWN = 8
+"""Tables of a way that are shown; of more, the first and the last ones."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """One thing that changed: of which version, when, by whom, and through which tables it came to the one asked for.
@@ -46,8 +50,10 @@ class Cause:
     through: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        way = f" ({' -> '.join(self.through)})" if len(self.through) > 1 else ""
-        return f"{self.text}{way}"
+        tables = self.through
+        if len(tables) > _SHOWN:
+            tables = (*tables[: _SHOWN // 2], f"{len(tables) - _SHOWN} more", *tables[-_SHOWN // 2 :])
+        return f"{self.text} ({' -> '.join(tables)})" if len(tables) > 1 else self.text
 
 
 @dataclass(frozen=True)
@@ -110,10 +116,11 @@ class _Search:
             for moved in self._moved(before, after):
                 found = self._followed(*moved)
                 if isinstance(found, Cause):
-                    yield replace(found, through=(found.version.table, *way))
+                    yield replace(found, through=_longer(found.version.table, way))
                 else:
                     other, older, newer = found
-                    pending += [(other, old, new, (str(other.table.name), *way)) for old, new in _pairs(older, newer)]
+                    longer = _longer(str(other.table.name), way)
+                    pending += [(other, old, new, longer) for old, new in _pairs(older, newer)]
 
     def _own(self, table: TableLineage, before: Version | None, after: Version) -> Iterator[Cause]:
         """What changed in a table itself, and not in what it is built from."""
@@ -164,6 +171,11 @@ _BY_HAND: dict[str, tuple[Kind, str]] = {
 }
 
 _MODES = {"append": "appended to", "merge": "merged into", "update": "updated"}
+
+
+def _longer(table: str, way: tuple[str, ...]) -> tuple[str, ...]:
+    """The way from a table on; each table is on it once, however often it was built from itself."""
+    return way if table in way else (table, *way)
 
 
 def _code_changes(table: TableLineage, before: Version, after: Version) -> Iterator[tuple[Kind, str]]:
