@@ -149,7 +149,7 @@ def test_as_a_comment(built):
 def test_a_comment_of_thousands_of_assets_is_cut():
     names = [f"x{'_' * 60}{n}" for n in range(800)]
     cells = [ForecastEntry(name, "NYC", name, None, "new", "never made", (), None, None) for name in names]
-    found = Forecast(("NYC",), "production", tuple(cells), 0, 0, tuple(names), (), ())
+    found = Forecast(("NYC",), "production", tuple(cells), 0, 0, tuple(names), {}, (), ())
     said = "\n".join(markdown_of(found))
     assert MOST_CHARACTERS - 400 < len(said) < MOST_CHARACTERS
     assert f"\n{800 - said.count('| new |')} more are not shown" in said
