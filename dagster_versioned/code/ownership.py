@@ -13,7 +13,7 @@ import orjson
 
 _SITE = re.compile(r"^(.*[/\\](?:site|dist)-packages)[/\\](.+)$", re.DOTALL)
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
-_NEVER = frozenset({"dagster", "dagster_versioned", "dagster_shared", "dagster_pipes"})
+_NEVER = frozenset({"dagster", "dagster_versioned", "dagster_pipes"})
 
 
 class Ownership:
