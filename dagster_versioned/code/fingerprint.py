@@ -311,8 +311,8 @@ class CodeGraph:
             node.targets += [("changed in", self._statements(module, other)) for other in others]
             self._check(node, module, name)
             for each in self._with_packages(module):
-                if each.library_statements:
-                    node.targets.append(("", self._library_statements(each)))
+                if each.import_effects:
+                    node.targets.append(("", self._import_effects(each)))
             node.targets += [("changed by", target) for target in self._changes(module, name)]
 
         return self._node((module.path, name), f"{module.name}:{name}", _kind(module.bindings[name]), fill)
@@ -348,7 +348,7 @@ class CodeGraph:
         with suppress(UnreadableSource):  # which says so itself where it is reached
             return [
                 statement
-                for statement in other.library_statements
+                for statement in other.import_effects
                 for use in uses_of(changed_by(statement) or statement)
                 if any(target.key == (module.path, name) for target in self._use(other, use))
             ]
@@ -361,11 +361,11 @@ class CodeGraph:
 
         return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "constant", fill)
 
-    def _library_statements(self, module: SourceModule) -> _Target:
+    def _import_effects(self, module: SourceModule) -> _Target:
         """What a module does to libraries when it is imported, as the seed of their random numbers."""
 
         def fill(node: _Node) -> None:
-            statements = [each for each in module.library_statements if not self._is_of_dagster(module, each)]
+            statements = [each for each in module.import_effects if not self._is_of_dagster(module, each)]
             self._read(node, module, statements, {})
 
         return self._node((module.path, _LIBRARIES), f"{module.name}:{_LIBRARIES}", "constant", fill)
@@ -526,7 +526,7 @@ class CodeGraph:
         is_named = module is not None and "<locals>" not in qualname and "<lambda>" not in qualname
         if module is not None and is_named and outermost in module.bindings and code.co_filename == module.path:
             target = self._statements(module, outermost)
-            node = self._nodes[target.key]  # pyright: ignore[reportArgumentType]
+            node = self._nodes[module.path, outermost]
             self._pending.append(lambda: self._check_code(node, module, code))
             return target
 
@@ -708,7 +708,7 @@ def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
         every = [place for place in code.co_positions() if None not in place]
         places = [place for place in every if place[2:] != (0, 0)]  # which are of no expression
         found = [node for node in found if all(_covers(node, place) for place in places)]
-        found = sorted(found, key=lambda node: node.end_col_offset - node.col_offset)[:1]  # pyright: ignore
+        found = sorted(found, key=lambda node: (node.end_col_offset or 0) - node.col_offset)[:1]
     return found[0] if found else None
 
 

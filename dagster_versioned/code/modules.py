@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any
 from zipimport import zipimporter
 
-from dagster_versioned.code.syntax import DEFINITIONS, Import, children, imports_of, root_name, walk
+from dagster_versioned.code.syntax import DEFINITIONS, Function, Import, children, imports_of, root_name, walk
 
 BUILTINS = frozenset(vars(builtins))
 
@@ -87,7 +87,7 @@ class SourceModule:
         return self._imports.get("*", ())
 
     @cached_property
-    def library_statements(self) -> Sequence[ast.stmt]:
+    def import_effects(self) -> Sequence[ast.stmt]:
         """Those that bind nothing here, but call or change what the module has imported: `np.random.seed(1)`."""
         found = [(each, changed_by(each)) for each in _flat(self.tree.body)]
         return [each for each, of in found if of is not None and (name := root_name(of)) and self.imports(name)]
@@ -118,9 +118,9 @@ class SourceModule:
         return [each for each in _flat(self.tree.body) if isinstance(each, ast.Import | ast.ImportFrom)]
 
     @cached_property
-    def functions(self) -> Mapping[int, Sequence[ast.AST]]:
+    def functions(self) -> Mapping[int, Sequence[Function | ast.Lambda]]:
         """Functions and lambdas by the line on which they begin, decorators included."""
-        found: dict[int, list[ast.AST]] = {}
+        found: dict[int, list[Function | ast.Lambda]] = {}
         for node in walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
