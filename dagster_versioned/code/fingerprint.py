@@ -81,11 +81,6 @@ class Fingerprint:
     def __str__(self) -> str:
         return f"{ALGORITHM}:{self.digest}" if self.digest else "unknown"
 
-    @property
-    def short(self) -> str:
-        """As it is shown."""
-        return f"{ALGORITHM}:{self.digest[:12]}"
-
 
 Key = tuple[str, str] | tuple[str, str, int]
 

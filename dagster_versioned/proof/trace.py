@@ -1,7 +1,7 @@
 """What a version was built from, to the roots, and what was built from it: exact versions, and not tables."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -187,8 +187,3 @@ def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]
             for parent in parents:
                 found.setdefault(parent, []).append(child)
     return found
-
-
-def roots_of(trace: Trace) -> Iterable[TracedVersion]:
-    """The versions of a trace that lead no further."""
-    return [version for name, version in trace.versions.items() if not trace.edges[name]]
