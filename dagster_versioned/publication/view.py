@@ -139,7 +139,7 @@ def in_memory(operations: TableOperations) -> tuple[LogInMemory, StateCache]:
     log = LogInMemory(operations.store, -1 if state is None else state.log_version)
     cache = StateCache(log)
     if state is not None:
-        cache.adopt(state)
+        cache.go_on_from(state)
     return log, cache
 
 

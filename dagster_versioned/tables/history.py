@@ -591,6 +591,13 @@ class History:
         later._append(added)
         return later
 
+    def read_from(self, again: CommitSource) -> "History":
+        """The same history, of which what is not kept in memory, later commits too, is read from elsewhere."""
+        moved = History.__new__(History)
+        moved.__dict__.update(self.__dict__)
+        moved._again = again
+        return moved
+
     def _append(self, added: Sequence[CommitRecord]) -> None:
         self.recent = (*self.recent, *added)
         new = _collections(added)

@@ -184,6 +184,10 @@ class StateCache:
         with self._lock:
             self._state = state
 
+    def go_on_from(self, state: TableState) -> None:
+        """Begin with the state of another log, which this one goes on from: what comes later is in this one alone."""
+        self.adopt(TableState(state.snapshot, state.history.read_from(self._commits)))
+
     @property
     def known(self) -> TableState | None:
         """The newest state that is remembered, without asking the store; ``None`` if there is none."""

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
+from dagster_versioned.publication.view import view
 from dagster_versioned.publication.write import Superseded
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
@@ -55,6 +57,20 @@ def project(tmp_path) -> Project:
     project = Project("P", LocalStore(tmp_path / "store"))
     project.table("raw").write(rows(1, 2), options=MODES["append"])
     return project
+
+
+@pytest.mark.parametrize("name", ["raw", "new"])
+def test_what_is_recorded_of_a_draft_may_be_large(project, name):
+    """Memory keeps what is short, and reads the rest again: of a draft, from the log that goes on in memory."""
+    options = TableOptions(custom={"noise": random.Random(1).randbytes(4096).hex()})
+    table = project.table(name)
+    for number in range(3, 6):
+        written = park(table, {None: rows(number)}, run=Run(f"r{number}", name, 0), options=options)
+        seen = view(table, [written.draft])
+        for result in (*written.results, *seen.results[written.draft.id]):
+            assert result.version.identity.custom == options.custom
+        assert seen.table.version().identity.custom == options.custom
+        assert seen.table.read()["n"].to_pylist() == [number]
 
 
 class TestAppendedRows:
