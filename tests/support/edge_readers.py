@@ -80,6 +80,8 @@ def excused(reader: str, table: EdgeTable, condition: Condition) -> bool:
             known = hold(floats, by_bits) or any(map(by_bits, literals)) or _is_turned(condition) or null
         case "polars":  # looks for the vectors of a file by its path as the log has it, encoded
             known = layout.vectors and partition is not None and hold([partition], lambda value: not _is_plain(value))
+            if partition is not None and partition in columns:
+                known |= hold([partition], lambda value: value == NULL_FOLDER)  # which is null to it
         case "duckdb delta":  # has null for it; and an internal error for IS NOT DISTINCT FROM below OR
             either = [part for part in _parts(condition) if isinstance(part, Joined) and part.operator == "OR"]
             null_safe = any(isinstance(part, NullSafe) for joined in either for part in _parts(joined))
@@ -119,6 +121,9 @@ def _is_turned(condition: Condition) -> bool:
     compared = [(part.column.path, repr(part.other), part.flipped) for part in parts]
     return any(flipped and sum(one[:2] == (path, value) for one in compared) > 1 for path, value, flipped in compared)
 
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of the rows whose partition value is null."""
 
 OF_SPARK = ("spark", "spark where", "spark files", "connect")
 DAYS_OF_NO_HYBRID = [dt.date(1582, 10, day) for day in range(5, 15)]

@@ -212,8 +212,9 @@ class Maker:
         else:
             pool = POOLS[kind]
         chosen = [self.luck.choice(pool) for _ in range(self.luck.choice([1, 1, 2, 3, 5]))]
-        if name == "p":  # what no partition may be
-            chosen = [value for value in chosen if value != ""] or [None]
+        if name == "p":  # what no partition may be, and what `deltalake` writes as null
+            refused = ("", *(["__HIVE_DEFAULT_PARTITION__"] if self.writer == "deltalake" else []))
+            chosen = [value for value in chosen if value not in refused] or [None]
         nulls = self.luck.choice([0.0, 0.0, 0.2, 0.5, 1.0 if self.luck.random() < 0.3 else 0.1])
         return [None if self.luck.random() < nulls else self.luck.choice(chosen) for _ in range(count)]
 
