@@ -45,6 +45,7 @@ from dagster_versioned.tables.documents.export import EXPORT_KEY, Export, read_e
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.documents.tag import TaggedTable
 from dagster_versioned.tables.environment.registry import key_of
+from dagster_versioned.tables.environment.table_fork import KEPT
 from dagster_versioned.tables.history import Collection as CollectionRecord
 from dagster_versioned.tables.history import CommitRecord, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
@@ -275,8 +276,7 @@ class _Table:
         keys = objects_of(self._log, self._adds) | own.keys() & needed.keys()
         self._left = tuple(self._versions_without(keys, commits, state, changes, needed.keys()))
         self._files = self._found(keys)
-        if state.is_history:
-            self._add_chain()
+        self._add_all([*KEPT, *(_CHAIN if state.is_history else ())])
         files = [info for side in self._files for info in side.values()]
         self.report = ExportedTable(name, at.log_version, len(files), sum(info.size for info in files))
 
@@ -370,11 +370,16 @@ class _Table:
                 files[number][info.key] = info
         return files
 
-    def _add_chain(self) -> None:
-        """Add the blocks of a history. Those that production has put since are no part of the chain, and do no harm."""
+    def _add_all(self, folders: Iterable[str]) -> None:
+        """Add all in some folders: what is known of versions, and the blocks of a history.
+
+        What production has put there since is of no version here, or no part of the chain, and does no harm.
+        """
+        known = set[str]()
         for number, side in enumerate(self._sides):
-            for folder in _CHAIN:
-                self._files[number].update((info.key, info) for info in side.list(folder))
+            found = {info.key: info for folder in folders for info in side.list(folder) if info.key not in known}
+            self._files[number].update(found)
+            known |= found.keys()
 
     # Copying
 

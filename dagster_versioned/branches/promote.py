@@ -33,6 +33,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, partitions_sha
+from dagster_versioned.tables.attestations import carry_attestations
 from dagster_versioned.tables.code_details import carry_details
 from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_of
 from dagster_versioned.tables.environment.registry import Environment
@@ -378,6 +379,7 @@ class PromotedTable:
             for version in versions
         ):
             self._there.operations.resolve()  # whoever committed them may have died before the head named them
+            self._carry(versions)
             return
         renew(timedelta(0))
         constraints = constraints_of(self._state.snapshot.metadata.configuration)
@@ -412,8 +414,18 @@ class PromotedTable:
             if self._forked_at < 0:
                 self._there.operations.check_name_is_free()
             self._there.operations.change(drafted)
-        carry_details(self._here.store, store, versions)
-        carry_findings(self._here.store, store, [str(version.metadata_sha) for version in versions])
+        self._carry(versions)
+
+    def _carry(self, versions: Sequence[Version]) -> None:
+        """Keep in production what the environment knows of versions that are committed; again, after one that died."""
+        here, there = self._here.store, self._there.store
+        carry_details(here, there, versions)
+        carry_findings(here, there, [str(version.metadata_sha) for version in versions])
+        heads = self._there.state.history.heads
+        for version in versions:
+            head = heads.get(version.partition)
+            if head is not None and head.metadata_sha == version.metadata_sha:
+                carry_attestations(here, there, [version.record.sha256], head.record.sha256)
 
     def _settings(self) -> TableOptions:
         """What the environment's table says of itself beside its rows, for one that production has not."""

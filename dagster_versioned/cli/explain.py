@@ -60,7 +60,7 @@ def trace(
     from dagster_versioned.proof.trace import trace as traced
 
     project = session.open()
-    found = traced(project, table, version, partition=partition, down=down, open_project=_opener(session, upstream))
+    found = traced(project, table, version, partition=partition, down=down, open_project=opener(session, upstream))
     if session.json or notation is TraceNotation.JSON:
         if output is None:
             replace(session, json=True).show(trace_views.document_of(found))
@@ -92,7 +92,7 @@ def why(
     """Say why a version is another than the one before it: what changed, followed to where it began."""
     from dagster_versioned.proof.why import why as explained
 
-    found = explained(session.open(), table, version, partition=partition, open_project=_opener(session, upstream))
+    found = explained(session.open(), table, version, partition=partition, open_project=opener(session, upstream))
     before = "the first" if found.before is None else f"after {found.before.version[:8]}"
     session.show(_explained(found), f"{found.version}, {before}:", iter([f"  {cause}." for cause in found.causes]))
 
@@ -132,7 +132,7 @@ def bisect(
         with progress("versions", quiet=session.quiet) as advance:
             found = bisection.bisect(project, table, judge, progress=advance, **ends)
     reason = explained(
-        project, table, found.bad.log_version, partition=partition, open_project=_opener(session, upstream)
+        project, table, found.bad.log_version, partition=partition, open_project=opener(session, upstream)
     )
     document = {
         "good": version_name(found.good),
@@ -171,7 +171,7 @@ def _explained(found: "Explanation") -> dict[str, Any]:
     }
 
 
-def _opener(session: Session, locations: list[str] | None) -> "OpenProject":
+def opener(session: Session, locations: list[str] | None) -> "OpenProject":
     """Opens the projects at the locations, and those that governance knows, by their names."""
     plain = replace(session, project=None, environment=None, governance=None)
     given = {

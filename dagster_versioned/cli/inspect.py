@@ -19,6 +19,7 @@ from dagster_versioned.cli.arguments import (
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
 from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import Fields, Progress, Table, counted, human_size, progress, short
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
@@ -26,6 +27,8 @@ from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFe
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dagster_versioned.projects.project import Project
+    from dagster_versioned.proof.signatures import CommitSignatures, TrustedKeys
     from dagster_versioned.tables.diff import ColumnChange
     from dagster_versioned.tables.documents.head import Held
     from dagster_versioned.tables.history import Version
@@ -202,22 +205,45 @@ def verify(
             "A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
         ),
     ] = None,
+    trust: Trust = None,
+    require_signatures: Annotated[
+        bool, flag("--require-signatures", "A version that no trusted key has signed is a finding.")
+    ] = False,
 ) -> ExitCode | None:
     """Check that everything still is what was committed: parts, identities, log, chain and documents.
 
-    Exits with 1 if anything is not. Expired and purged versions are recorded gaps, and no findings.
+    With --trust, or in a governed project that trusts keys, also by whom versions are signed. Exits with 1 if anything
+    is not. Expired and purged versions are recorded gaps, and no findings.
     """
     witnesses = dict(_witness(text) for text in witness or ())
     if (at or partition or witnesses) and len(tables or ()) != 1:
         raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
     project = session.open()
+    keys = trusted_keys(session, trust) if trust or require_signatures or is_governed(session) else None
     documents = [
         _verified(session, table_of(project, name), at, partition, witnesses)
         for name in tables or map(str, project.tables())
     ]
+    if keys is not None and (keys.keys or require_signatures):
+        is_required = require_signatures or keys.signatures_required
+        for document in documents:
+            document["signatures"] = _signatures(project, document["table"], keys, at, partition)
+            document["ok"] &= all(
+                each.standing == "signed" or (each.standing == "unsigned" and not is_required)
+                for each in document["signatures"]
+            )
     ok = all(document["ok"] for document in documents)
     session.show({"ok": ok, "tables": documents}, report_lines(documents))
     return None if ok else ExitCode.FINDINGS
+
+
+def _signatures(
+    project: "Project", table: str, keys: "TrustedKeys", at: str | None, partition: str | None
+) -> "list[CommitSignatures]":
+    from dagster_versioned.proof.signatures import check_signatures
+
+    versions = None if at is None else [project.table(table).version(at, partition=partition)]
+    return check_signatures(project, table, keys, versions)
 
 
 _NO_SUMMARY: dict[str, Any] = dict.fromkeys(
@@ -437,6 +463,18 @@ def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}"
         yield from (f"  {finding.subject} {finding.where}: {finding.problem}" for finding in findings)
         yield from (f"  gap {gap}" for gap in document["gaps"])
+        yield from _signature_lines(document.get("signatures", ()))
+
+
+def _signature_lines(signatures: "Sequence[CommitSignatures]") -> Iterator[str]:
+    """One line for all that are signed by the same, one for each other commit."""
+    signed: dict[str, int] = {}
+    for each in signatures:
+        if each.standing == "signed":
+            signed[each.text] = signed.get(each.text, 0) + 1
+        else:
+            yield f"  signature @{each.log_version}: {each.text}"
+    yield from (f"  {counted(count, 'commit')} {text}" for text, count in signed.items())
 
 
 def _verified(

@@ -1,14 +1,16 @@
 """The verb that makes an environment's versions production's. Heavy imports wait until it runs."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from dagster_versioned.cli.arguments import Apply, EnvironmentName, flag, option
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Table, counted, human_size, short
 from dagster_versioned.errors import InvalidInput
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from dagster_versioned.branches.promote import Half, LeftCell, PromotionReport
     from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.history import Version
+
+    Check = Callable[[Sequence[Version]], None]
 
 command = Commands("Environments")
 
@@ -78,6 +82,11 @@ def promote(
             "promoted.",
         ),
     ] = False,
+    require_approvals: Annotated[
+        int | None,
+        flag("--require-approvals", "People who must have approved of each version; at least what the registry says."),
+    ] = None,
+    trust: Trust = None,
 ) -> ExitCode | None:
     """Make an environment's versions production's, as far as they are current there; computes nothing.
 
@@ -93,7 +102,8 @@ def promote(
     if half == "abandon":
         return _abandon(session, name, apply)
     locations = named_locations(module, workspace) if module or workspace or half == "commit" else ()
-    return _promote(session, name, half, apply, accept or (), verify, locations, with_instance)
+    approved = _approved(session, name, require_approvals, trust)
+    return _promote(session, name, half, apply, accept or (), verify, locations, with_instance, approved)
 
 
 def _half(prepare: bool, commit: bool, abandon: bool) -> "Half | Literal['abandon'] | None":
@@ -111,11 +121,18 @@ def _promote(
     verify: Verification,
     locations: "Sequence[CodeLocation]",
     with_instance: bool,
+    approved: "Check | None",
 ) -> ExitCode | None:
     from dagster_versioned.branches.promote import promote as promote_environment
 
     project = session.production()
-    check, instance = _checks(project, locations, with_instance)
+    deployed, instance = _checks(project, locations, with_instance)
+    checks = [check for check in (approved, deployed) if check is not None]
+
+    def check(versions: "Sequence[Version]") -> None:
+        for each in checks:
+            each(versions)
+
     report = promote_environment(
         project,
         name,
@@ -124,7 +141,7 @@ def _promote(
         by=project.author,
         verify=verify.value,
         half=half,
-        check=check,
+        check=check if checks else None,
     )
     if instance is not None and not report.dry_run:
         from dagster_versioned.io_managers.promotion_events import report_promotion
@@ -177,7 +194,7 @@ def _abandon(session: Session, name: str, apply: bool) -> None:
 
 def _checks(
     project: "Project", locations: "Sequence[CodeLocation]", with_instance: bool
-) -> "tuple[Callable[[Sequence[Version]], None] | None, DagsterInstance | None]":
+) -> "tuple[Check | None, DagsterInstance | None]":
     """What a promotion has to pass before its first commit, and the instance, opened before anything is done."""
     if not locations and not with_instance:
         return None, None
@@ -194,6 +211,42 @@ def _checks(
             require_idle(instance, repositories, versions)
 
     return check, instance
+
+
+def _approved(session: Session, name: str, required: int | None, trust: "Sequence[Path] | None") -> "Check | None":
+    """What a promotion has to pass where approvals are required, be it by an option or by the registry."""
+    if required is None and not is_governed(session):
+        return None
+    if required is not None and required < 0:
+        raise InvalidInput(f"--require-approvals is {required}. Nothing was done. Name at least 0.")
+    keys = trusted_keys(session, trust) if required or is_governed(session) else None
+    count = max(required or 0, 0 if keys is None or trust else keys.required_approvals)
+    if keys is None or not count:
+        return None
+    from dagster_versioned.proof.signatures import missing_approvals
+
+    environment = session.production().in_environment(name)
+
+    def check(versions: "Sequence[Version]") -> None:
+        tables = {id(version): table for table, version in _tables_of(environment, versions)}
+        for version in versions:
+            table = tables[id(version)]
+            if (why := missing_approvals(environment, table, version, keys, count)) is not None:
+                raise InvalidInput(
+                    f"{cell_name(table, version.partition)} {version.short} is not approved: {why}. Nothing was "
+                    f"promoted. `dagster-versioned --environment {name} approve {table} {version.short} --key …`."
+                )
+
+    return check
+
+
+def _tables_of(environment: "Project", versions: "Sequence[Version]") -> "Iterator[tuple[str, Version]]":
+    """The tables of versions, which do not know them."""
+    heads = {name: environment.table(str(name)).state.history.heads for name in environment.tables()}
+    for version in versions:
+        for name, found in heads.items():
+            if found.get(version.partition) == version and name:
+                yield str(name), version
 
 
 def left_table(cells: "Sequence[LeftCell]") -> Table:

@@ -100,3 +100,49 @@ def remote_place(url: str | None) -> str | None:
         return f"{parts.hostname}{parts.path}" if parts.hostname else None
     except ValueError:
         return None
+
+
+def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Path:
+    """Write the files of a commit, as they are committed, below an empty folder; returns where ``place`` is in them.
+
+    ``place`` is in a clone that has the commit on a branch of its own, or of a remote by the place ``remote``: nothing
+    is fetched, and no hook, filter or submodule is heeded. Raises `ValueError` with why it cannot be.
+    """
+    if not _SHA.fullmatch(commit):
+        raise ValueError(f"{commit!a:.80} is no commit")
+    try:
+        root = Path(_git(place, "rev-parse", "--show-toplevel").strip()).resolve()
+        branches = _git(root, "for-each-ref", "--format=%(refname)", "--contains", commit, "refs/heads", "refs/remotes")
+        known = {name for name in branches.split() if _is_trusted(root, name, remote)}
+        if not known:
+            raise ValueError(
+                f"no branch here, nor of the remote {remote or 'that is recorded'}, has the commit {commit[:12]}"
+            )
+        listed = _git(root, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    except (subprocess.SubprocessError, OSError) as error:
+        raise ValueError(f"the repository does not have the commit {commit[:12]} ({error})") from error
+    for line in filter(None, listed):
+        entry, _, name = line.partition("\t")
+        mode, kind, sha = entry.split()
+        target = folder / name
+        if kind != "blob" or mode not in ("100644", "100755"):
+            continue  # links and submodules lead out of it
+        if not target.resolve().is_relative_to(folder.resolve()) or ".git" in target.parts:
+            raise ValueError(f"the commit has a file {name!a:.100}, which leads out of it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(_blob(root, sha))
+    inside = place.resolve().relative_to(root)
+    return folder / inside
+
+
+def _is_trusted(root: Path, branch: str, remote: str | None) -> bool:
+    if branch.startswith("refs/heads/"):
+        return True
+    name = branch.split("/")[2]
+    url = _git(root, "config", "--local", "--default", "", "--get", f"remote.{name}.url").strip()
+    return remote is not None and remote_place(url) == remote
+
+
+def _blob(root: Path, sha: str) -> bytes:
+    command = ["git", "cat-file", "blob", sha]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, timeout=60).stdout

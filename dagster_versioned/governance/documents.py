@@ -292,6 +292,80 @@ class PendingMigration(_Document):
     delete_source: bool = False
 
 
+_KeyId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_Pem = Annotated[str, StringConstraints(max_length=4096, pattern=r"^-----BEGIN PUBLIC KEY-----\n")]
+KeyRole = Literal["sign", "approve"]
+
+
+class KeyRevocation(BaseModel):
+    """Since when a key is not trusted any more, by whose word, and why.
+
+    ``witness`` is the commit of the project's git mirror that says what it had signed by then.
+    """
+
+    model_config = _Document.model_config
+
+    at: Instant
+    by: _Line
+    reason: _Line | None = None
+    witness: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40,64}$")] | None = None
+
+
+class RegisteredKey(BaseModel):
+    """A public key that is, or was, trusted for a project: whose it is (``name``), and what for."""
+
+    model_config = _Document.model_config
+
+    id: _KeyId
+    name: _Line
+    public_key: _Pem
+    roles: tuple[KeyRole, ...]
+    added_at: Instant
+    added_by: _Line
+    revoked: KeyRevocation | None = None
+
+
+class Keys(_Document):
+    """keys.json: the keys that are trusted for a project, and what is required of its versions."""
+
+    keys: tuple[RegisteredKey, ...] = ()
+    required_approvals: Annotated[int, Field(ge=0, le=100)] = 0
+    signatures_required: bool = False
+
+    @model_validator(mode="after")
+    def _are_named_once(self) -> Self:
+        for what in ("id", "name"):
+            if len({getattr(key, what) for key in self.keys}) < len(self.keys):
+                raise ValueError(f"two keys have the same {what}")
+        return self
+
+    def key(self, name: str) -> RegisteredKey:
+        """The key of a name, or of the beginning of an id. Raises `InvalidInput` where not just one has it."""
+        found = [key for key in self.keys if key.name == name]
+        found = found or [key for key in self.keys if len(name) >= 8 and key.id.startswith(name)]
+        if len(found) != 1:
+            known = ", ".join(f"{key.name} ({key.id[:16]})" for key in self.keys) or "none"
+            raise InvalidInput(
+                f"{'No key' if not found else 'More than one key'} is {name!a:.100}. Nothing was changed. There are: "
+                f"{known}."
+            )
+        return found[0]
+
+    def with_key(self, key: RegisteredKey) -> "Keys":
+        """The keys with one more, or with this one in the place of that of its id. Raises `GovernanceError`."""
+        others = [other for other in self.keys if other.id != key.id]
+        place = next((number for number, other in enumerate(self.keys) if other.id == key.id), len(others))
+        return self.replaced(keys=(*others[:place], key, *others[place:]))
+
+    def replaced(self, **members: Any) -> "Keys":
+        """The same document with other members. Raises `GovernanceError` where it is none then."""
+        try:
+            return Keys(**{**dict(self), **members})
+        except ValidationError as error:
+            faults = _faults(error)
+        raise _refusal("keys.json", faults)
+
+
 @dataclass(frozen=True)
 class ProjectDocuments:
     """All that governance knows of one project, read together."""

@@ -18,6 +18,7 @@ from dagster_versioned.governance.documents import (
     MAX_DOCUMENT_BYTES,
     Dispatch,
     Event,
+    Keys,
     MigrationHistory,
     PendingMigration,
     ProjectDocuments,
@@ -35,7 +36,7 @@ from dagster_versioned.governance.git_tree import Tree
 from dagster_versioned.governance.place import same_place, share_bytes
 from dagster_versioned.storage.location import Location
 
-Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration)
+Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration, Keys)
 _Documents = Mapping[str, Ref | Dispatch | MigrationHistory | PendingMigration | None]
 
 FOLDER = "projects"
@@ -46,6 +47,8 @@ MARKER = "registry.json"
 """The file that says that a repository is a registry, so that none is made of another repository by mistake."""
 
 REF, DISPATCH, HISTORY, PENDING = "ref.json", "dispatch.json", "migration_history.json", "migration.json"
+KEYS = "keys.json"
+"""Stays in the registry: who may change the governance storage is not who says whom to trust."""
 DOCUMENTS = (HISTORY, REF, DISPATCH, PENDING)
 """The documents of a project, in the order in which the mirror takes them over."""
 
@@ -365,6 +368,26 @@ class Registry:
             return {REF: documents.ref.model_copy(update={"aborted": migration_id}), PENDING: None}
 
         return self._update(project, f"Migration aborted: {project}", f"Migration {migration_id}", decide)
+
+    def keys(self, project: str) -> Keys:
+        """The keys that are trusted for a project, as last fetched. Raises `GovernanceError`."""
+        return self._one(self.tree(), project_name(project), KEYS, Keys) or Keys()
+
+    def change_keys(self, project: str, subject: str, change: Callable[[Keys], Keys]) -> str | None:
+        """Record other keys, or other requirements. ``None``, and no commit, where they are those that there are.
+
+        Raises `GovernanceError` where the project is not registered, and what ``change`` raises.
+        """
+        name = project_name(project)
+
+        def changed(tree: Tree) -> Mapping[str, bytes | None]:
+            self._check_marker(tree)
+            self._registered(name, self._states(tree, [name])[name])
+            known = self._one(tree, name, KEYS, Keys) or Keys()
+            new = change(known)
+            return {} if new == known else {_path(name, KEYS): new.to_bytes()}
+
+        return self.change(f"Keys: {subject} for {name}", changed)
 
     def repair_ref(self, project: str) -> str | None:
         """Write ref.json anew from migration_history.json. ``None`` where they agree.

@@ -6,6 +6,7 @@ Layout, from the top of the git repository (docs/reference/format.md, "The git m
     {table}/metadata.json                       the current version; of a partitioned table: the table as a whole
     {table}/version_history.json                every version, newest first
     {table}/commits.sha256                      each commit's SHA-256, for ``sha256sum -c`` in the table's folder
+    {table}/attestations.sha256                 each attestation's SHA-256, sorted; what was seen once stays
     {table}/partitions/{key}/metadata.json      one partition's current version
     {table}/partitions/{key}/version_history.json
 
@@ -30,7 +31,10 @@ from dagster_versioned.tables.history import History, Version
 PROJECT_PATH = "project.json"
 SCHEMA_VERSION = 1
 
-_DOCUMENT = re.compile(r"[^/]+/(?:commits\.sha256|(?:partitions/[^/]+/)?(?:metadata|version_history)\.json)")
+_DOCUMENT = re.compile(
+    r"[^/]+/(?:(?:commits|attestations)\.sha256|(?:partitions/[^/]+/)?(?:metadata|version_history)\.json)"
+)
+_SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LINE = re.compile(r"([0-9a-f]{64})  (_delta_log/[0-9]{20}\.json)", re.ASCII)
 
 
@@ -107,6 +111,28 @@ def parse_project_document(data: bytes, where: str) -> str:
 def commits_path(table: str) -> str:
     """Where the SHA-256 of a table's commits are."""
     return f"{table}/commits.sha256"
+
+
+def attestations_path(table: str) -> str:
+    """Where the SHA-256 of a table's attestations are."""
+    return f"{table}/attestations.sha256"
+
+
+def attestations_document(shas: Iterable[str]) -> bytes | None:
+    """One line each; ``None`` where there are none."""
+    return "".join(f"{sha}\n" for sha in sorted(shas)).encode() or None
+
+
+def parse_attestations(data: bytes, where: str) -> list[str]:
+    """Parse ``attestations.sha256``. Raises `GovernanceError` naming the place and the line."""
+    shas = data.decode(errors="replace").splitlines()
+    for number, sha in enumerate(shas, 1):
+        if not _SHA.fullmatch(sha):
+            raise GovernanceError(
+                f"{where}, line {number}: {sha!r:.120} is no SHA-256. The table is untouched. Somebody edited the "
+                "mirror: revert that in git."
+            )
+    return shas
 
 
 def is_table_document(path: str) -> bool:

@@ -27,14 +27,18 @@ from dagster_versioned.governance.registry import MARKER
 from dagster_versioned.governance.version_documents import (
     PROJECT_PATH,
     SeenCommits,
+    attestations_document,
+    attestations_path,
     commits_path,
     is_table_document,
+    parse_attestations,
     parse_project_document,
     project_document,
     table_documents,
 )
 from dagster_versioned.identity.names import table_name
 from dagster_versioned.projects.project import Project
+from dagster_versioned.tables.attestations import signed_documents
 from dagster_versioned.tables.history import History, Version
 
 logger = logging.getLogger("dagster_versioned")
@@ -189,6 +193,18 @@ class VersionMirror:
         data = tree.read(path)
         return dict(enumerate(self._parse(path, data).shas))
 
+    def attested(self, commit: str) -> frozenset[str]:
+        """The SHA-256 of all attestations that the mirror had seen at one of its own commits.
+
+        Read from the clone, without a network. Raises `GovernanceError` where it has no such commit.
+        """
+        tree = Tree(self._repository, commit)
+        self._check_owner(tree)
+        return frozenset(sha for table in _tables(tree) for sha in self._attestations(attestations_path(table), tree))
+
+    def _attestations(self, path: str, tree: Tree) -> list[str]:
+        return parse_attestations(tree.read(path) or b"", f"{path} of {self._repository.remote}")
+
     def _note_commits(self, looked: Sequence[_TableUpdate]) -> None:
         """Let datom's documents name the commits here. They follow from this repository, so a failure is made up for by
         the next update that changes the table."""
@@ -259,6 +275,10 @@ class VersionMirror:
         if history is None:
             return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), documents)
         documents |= table_documents(table, history)
+        seen_shas = self._attestations(attestations_path(table), tree)
+        documents[attestations_path(table)] = attestations_document(
+            {*seen_shas, *signed_documents(self._project.table(table).store)}
+        )
         named: Iterable[Version] = () if history.is_partitioned else history.versions
         versions = sorted(
             (version.log_version, version.metadata_sha) for version in named if version.metadata_sha is not None

@@ -10,6 +10,7 @@ from dagster_versioned.errors import (
     InvalidName,
     VersionNotFound,
 )
+from dagster_versioned.projects.stand_ins import stand_in_for
 from dagster_versioned.projects.tags import drop_tag, make_tag
 from dagster_versioned.publication.guard import PublishedParents
 from dagster_versioned.publication.publish import PublicationReport, publish_run
@@ -52,6 +53,8 @@ class Project(ProjectContext):
         Raises `InvalidInput` where there is no such environment, and where the place holds a project of another name:
         what is read of it would be named in lineage as of this one. Raises `StorageError` where that cannot be asked.
         """
+        if (stand_in := stand_in_for(name)) is not None:
+            return stand_in
         production = cls(name, open_store(location, profile=profile, credentials=credentials), author=author)
         production.check_name("read or written")
         return production if is_production(environment) else production.in_environment(str(environment))

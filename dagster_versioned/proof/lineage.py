@@ -144,9 +144,13 @@ class ProjectLineage:
         """Every table of the project that can be read."""
         for name in self.project.tables():
             try:
-                yield self.table(VersionName(self.project.name, str(name), "", None, self._own_environment))
+                yield self.own_table(str(name))
             except UnknownVersion:
                 continue
+
+    def own_table(self, name: str) -> TableLineage:
+        """A table of the project, or of the environment of it that was opened. Raises `UnknownVersion`."""
+        return self.table(VersionName(self.project.name, name, "", None, self._own_environment))
 
     @property
     def _own_environment(self) -> str | None:

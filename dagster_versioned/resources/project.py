@@ -44,6 +44,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     is warned of. Keys come from boto3's own chain, from ``profile``, a named profile of the AWS configuration files, or
     from ``credentials``; without either, a governed project is reached with those of its governance.
     ``default_engine`` is what an input without an annotation is read as, ``author`` is recorded with every version.
+    With a ``signing_key``, every commit is signed as it is made; one that cannot be opened is refused before that.
     ``environment`` names an environment of the project; ``"production"`` is the project itself, as is stating none.
     Every text can be a `dagster.EnvVar`, also where the resource is used without a run; one that is not set is named.
     Raises `pydantic.ValidationError`, naming the field.
@@ -66,6 +67,9 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     environment: str | None = Field(
         default=None, description='One of its environments, such as "pr-142"; "production" is the project itself.'
     )
+    signing_key: str | None = Field(
+        default=None, description="Signs every version: a file with a private key, or awskms:…, gcpkms:…, azurekms:…."
+    )
 
     _project: "Project | None" = PrivateAttr(default=None)
 
@@ -76,7 +80,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             check_project_name(parse(name))
         return name
 
-    @field_validator("profile", "author", mode="wrap")
+    @field_validator("profile", "author", "signing_key", mode="wrap")
     @classmethod
     def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
         return text if is_variable(text) else parse(text)
@@ -122,13 +126,22 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return getattr(import_module(module), name)
 
     def _opened(self) -> "Project":
+        from dagster_versioned.projects.stand_ins import stand_in_for
+
+        if (stand_in := stand_in_for(value_of("name", self.name))) is not None:
+            return stand_in
         environment = self._environment()
         production = self._production()
+        if (key := value_of("signing_key", self.signing_key)) is not None:
+            from dagster_versioned.proof.attest import CommitSigner
+            from dagster_versioned.proof.keys import open_signer
+
+            production.observers = (CommitSigner(open_signer(key)),)
         return production if environment is None else production.in_environment(environment)
 
     def _opener(self) -> str:
         """What two resources have in common that reach the same tables with the same rights; names no key."""
-        fields = self.model_dump(exclude={"default_engine", "author"})
+        fields = self.model_dump(exclude={"default_engine", "author", "signing_key"})
         kinds = [
             f"{type(part).__module__}.{type(part).__qualname__}" for part in (self, self.governance, self.credentials)
         ]

@@ -1,5 +1,6 @@
 """From a location to the store at it."""
 
+import os
 from pathlib import Path
 
 from dagster_versioned.extras import requiring
@@ -7,6 +8,7 @@ from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE, ReadOnlyStore
 
 
 def open_store(
@@ -20,6 +22,11 @@ def open_store(
     """
     if isinstance(location, str):
         location = Location.parse(location)
+    store = _opened(location, profile, credentials)
+    return ReadOnlyStore(store) if os.environ.get(READ_ONLY_VARIABLE) else store
+
+
+def _opened(location: Location, profile: str | None, credentials: CredentialsSource | None) -> ObjectStore:
     match location.type:
         case "local":
             return LocalStore(Path(location.root, location.prefix))

@@ -14,10 +14,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
-from dagster_versioned.errors import StoreUnavailable
+from dagster_versioned.errors import AccessDenied, StoreUnavailable
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore, UnfinishedWrite
 
 T = TypeVar("T")
+
+READ_ONLY_VARIABLE = "DAGSTER_VERSIONED_READ_ONLY"
+"""Where it is set, every store that is opened is a `ReadOnlyStore`."""
 
 Verb = Literal[
     "get",
@@ -35,6 +38,9 @@ Verb = Literal[
     "unfinished",
     "abort",
 ]
+
+
+_WRITING = frozenset({"put", "put_file", "put_chunks", "put_if_absent", "put_if_match", "copy", "delete", "abort"})
 
 
 class StoreWrapper:
@@ -236,4 +242,16 @@ class LatencyStore(StoreWrapper):
 
     def _around(self, verb: Verb, key: str, size: int, action: Callable[[], Any]) -> Any:
         time.sleep(self._seconds)
+        return action()
+
+
+class ReadOnlyStore(StoreWrapper):
+    """A store that nothing is written to, whatever rights there are. Raises `AccessDenied`."""
+
+    def _around(self, verb: Verb, key: str, size: int, action: Callable[[], T]) -> T:
+        if verb in _WRITING:
+            raise AccessDenied(
+                f"{verb} of {key!r} in {self.uri} was refused: in this process stores are read alone "
+                f"({READ_ONLY_VARIABLE}). Nothing was changed."
+            )
         return action()

@@ -10,7 +10,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.environment.registry import Environment, open_environment
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
-from dagster_versioned.tables.state import LoadedStates
+from dagster_versioned.tables.state import LoadedStates, TableState
 from dagster_versioned.tables.write.commit import Guard
 
 LEFT_KEY = "_delta_log/.left"
@@ -40,6 +40,22 @@ class PlacementAuthority(Protocol):
         ...
 
 
+class CommittedTable(Protocol):
+    """A table of which something was committed: see `TableOperations`."""
+
+    name: TableName
+    project: "ProjectContext"
+    store: ObjectStore
+
+
+class CommitObserver(Protocol):
+    """Who is told of every commit of a project's tables, once it stands and what is derived of it is published."""
+
+    def committed(self, table: CommittedTable, state: TableState) -> None:
+        """Hear of the commit at the end of a table's log; what is raised here reaches who committed."""
+        ...
+
+
 class ProjectContext:
     """One project at one place, as the modules below its facade (`Project`) know it.
 
@@ -59,12 +75,14 @@ class ProjectContext:
         author: str | None = None,
         placement_authority: PlacementAuthority | None = None,
         environment: Environment | None = None,
+        observers: Sequence[CommitObserver] = (),
     ) -> None:
         self.name = check_project_name(name)
         self.store = store if environment is None else environment.store()
         self.author = author
         self.placement_authority = placement_authority
         self.environment = environment
+        self.observers = observers
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
         self.loaded = LoadedStates()
@@ -74,12 +92,13 @@ class ProjectContext:
         """The project in one of its environments. Raises `InvalidInput` where there is none of that name."""
         self.refuse_in_environment("Another environment", "Open it from the project itself")
         opened = open_environment(self.store, self.name, name)
-        return type(self)(self.name, self.store, author=self.author, environment=opened)
+        return type(self)(self.name, self.store, author=self.author, environment=opened, observers=self.observers)
 
     def at(self, store: ObjectStore) -> Self:
         """The same project, at another place."""
         self.refuse_in_environment("Another place", "Open the project there, and its environment again")
-        return type(self)(self.name, store, author=self.author, placement_authority=self.placement_authority)
+        authority = self.placement_authority
+        return type(self)(self.name, store, author=self.author, placement_authority=authority, observers=self.observers)
 
     def refuse_in_environment(self, what: str, instead: str) -> None:
         """Raise `InvalidInput` where the project was opened in an environment."""

@@ -142,6 +142,8 @@ class TableOperations:
         if self.project.environment is None and (version := hidden_by(state.history)) is not None:
             self._warn_of_hiding(version)
         self._publish(state)
+        for observer in self.project.observers:
+            observer.committed(self, state)
         return state
 
     def _warn_of_hiding(self, version: Version) -> None:

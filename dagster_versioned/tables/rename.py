@@ -42,6 +42,7 @@ from dagster_versioned.tables.documents.head import (
 )
 from dagster_versioned.tables.documents.manifest import record_project
 from dagster_versioned.tables.environment.registry import key_of, names_of, read_forks
+from dagster_versioned.tables.environment.table_fork import KEPT
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.pins import move_pins
 from dagster_versioned.tables.state import TableState
@@ -74,7 +75,7 @@ def rename(
     record = TableRecord.of(state.snapshot)
     if record.left_for(source) not in (None, target):
         raise InvalidName(f"{source} {record.renamed}. Nothing was changed.")
-    files = [info for info in old.store.list() if not info.key.startswith(_NOT_COPIED)]
+    files = [info for info in old.store.list() if _is_copied(info.key)]
     report = RenameReport(dry_run, source, target, len(files), sum(info.size for info in files))
     has_left = record.left_for(source) is not None
     if not has_left:
@@ -235,6 +236,10 @@ def _has_arrived(project: ProjectContext, source: TableName, target: TableName) 
     return state is not None and (project.name, str(source)) in TableRecord.of(state.snapshot).former
 
 
+def _is_copied(key: str) -> bool:
+    return key.startswith(KEPT) or not key.startswith(_NOT_COPIED)
+
+
 def _copy(data: ObjectStore, source: TableName, target: TableName, end: int) -> None:
     """Copy what is not there yet: files, then commits, the first of them last."""
     there = {info.key: info.size for info in data.list(f"{target}/")}
@@ -243,7 +248,7 @@ def _copy(data: ObjectStore, source: TableName, target: TableName, end: int) -> 
     data.put(f"{target}/{LEFT_KEY}", encode({"from": source}))
     for info in data.list(f"{source}/"):
         key = info.key.removeprefix(f"{source}/")
-        if not key.startswith(_NOT_COPIED) and there.get(f"{target}/{key}") != info.size:
+        if _is_copied(key) and there.get(f"{target}/{key}") != info.size:
             data.copy(info.key, f"{target}/{key}")
     for number in range(end, -1, -1):
         if f"{target}/{commit_key(number)}" not in there:

@@ -53,7 +53,7 @@ def deleted_rows(
     descriptor that makes no sense, `UnsupportedFeature` for a file outside the table's folder, and `IntegrityError` for
     bytes that are missing, altered, of another cardinality, or that delete rows which the file does not have.
     """
-    payload = _payload(store, vector, of)
+    payload = vector_bytes(store, vector, of)
     place = "in its descriptor" if vector.storage_type == "i" else vector_key(store, vector, of)
     if sha is not None and (found := sha256(payload).hexdigest()) != sha:
         raise _broken(place, of, f"was altered: it has the SHA-256 {found} instead of {sha}")
@@ -69,7 +69,7 @@ def deleted_rows(
 def vector_sha(store: ObjectStore, vector: DeletionVector, of: str) -> str:
     """The SHA-256 (64 hex) of the serialized bitmap, its magic number first, wherever it is stored. Raises as
     `deleted_rows` does for the file."""
-    return sha256(_payload(store, vector, of)).hexdigest()
+    return sha256(vector_bytes(store, vector, of)).hexdigest()
 
 
 def inlined(store: ObjectStore, vector: DeletionVector, of: str) -> DeletionVector:
@@ -77,7 +77,7 @@ def inlined(store: ObjectStore, vector: DeletionVector, of: str) -> DeletionVect
     `deleted_rows` does for the file."""
     if vector.storage_type == "i":
         return vector
-    payload = _payload(store, vector, of)
+    payload = vector_bytes(store, vector, of)
     return replace(vector, storage_type="i", path_or_inline_dv=z85_encode(payload), offset=None)
 
 
@@ -164,7 +164,8 @@ def _file_key(name: UUID) -> str:
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def _payload(store: ObjectStore, vector: DeletionVector, of: str) -> bytes:
+def vector_bytes(store: ObjectStore, vector: DeletionVector, of: str) -> bytes:
+    """The serialized bitmap, its magic number first, wherever it is stored. Raises as `deleted_rows` for the file."""
     match vector.storage_type:
         case "i":
             return _inline_payload(vector, of)

@@ -12,7 +12,9 @@ from dagster_versioned.storage.overlay import Owner
 
 LOG, VERSIONS = "_delta_log/", ".metadata/versions/"
 _SIDECARS = "_delta_log/_sidecars/"
-_COMPUTATIONS, _FINDINGS, _CODE = ".metadata/computations/", ".metadata/findings/", ".metadata/code/"
+_COMPUTATIONS = ".metadata/computations/"
+KEPT = (".metadata/findings/", ".metadata/code/", ".metadata/attestations/")
+"""The folders of what is known of versions beside the log, and not derived from it: it goes where the table goes."""
 _OWN = (LOG, ".metadata/", "_staging/", "refs/")
 
 
@@ -41,7 +43,7 @@ class TableFork:
         name = key[len(self.table) + 1 :]
         if self.log_version < 0:
             return "own"
-        if name.startswith((_SIDECARS, _COMPUTATIONS, _FINDINGS, _CODE)):
+        if name.startswith((_SIDECARS, _COMPUTATIONS, *KEPT)):
             # Who reads a computation's document believes this log alone, whosever it is; the others are of a content.
             return "either"
         if name.startswith(LOG):

@@ -1,0 +1,200 @@
+"""The verbs that prove: sign a version, approve of one, write what proves it to others. Heavy imports wait."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, flag, option
+from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.terminal import counted, human_size, progress
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dagster_versioned.proof.keys import PublicKey, Signer
+    from dagster_versioned.proof.signatures import TrustedKeys
+
+command = Commands("Prove")
+
+KEY_VARIABLE = "DAGSTER_VERSIONED_SIGNING_KEY"
+
+SigningKey = Annotated[
+    str | None,
+    option(
+        "--key",
+        "FILE",
+        f"A private key in PEM, or awskms:…, gcpkms:…, azurekms:…, hv:… (or {KEY_VARIABLE}).",
+    ),
+]
+Trust = Annotated[
+    list[Path] | None,
+    option(
+        "--trust", "FILE", "A public key in PEM; repeatable. Without: those of the registry, of a governed project."
+    ),
+]
+
+
+@command("attest daily_delays --key release.pem", "attest daily_delays @4 --key awskms:alias/release")
+def attest(
+    session: Session,
+    table: TableArgument,
+    version: MaybeVersion = None,
+    partition: Partition = None,
+    key: SigningKey = None,
+) -> None:
+    """Sign that a version was made as its log says: which rows, from what, by which code, when, by whom."""
+    from dagster_versioned.proof.attest import attest as sign
+
+    signer = signing_key(key)
+    stored = sign(session.open(), table, version, signer=signer, partition=partition)
+    session.show(
+        {"table": table, "key_id": signer.public.key_id, "attestation": stored},
+        f"Signed by {signer.public.key_id[:16]}: {stored}",
+    )
+
+
+@command("approve daily_delays --environment pr-142 --key me.pem --message 'checked with finance'")
+def approve(
+    session: Session,
+    table: TableArgument,
+    version: MaybeVersion = None,
+    partition: Partition = None,
+    key: SigningKey = None,
+    action: Annotated[str, option("--action", "ACTION", "What is agreed to.")] = "promote",
+    days: Annotated[int, flag("--days", "For how long it holds.", min=1, max=3650)] = 30,
+    message: Annotated[str | None, option("--message", "TEXT", "What was looked at; part of what is signed.")] = None,
+) -> None:
+    """Sign that a version may be promoted, for some days. Who made it cannot approve of it."""
+    from dagster_versioned.proof.attest import approve as sign
+
+    signer, expires = signing_key(key), datetime.now(UTC) + timedelta(days=days)
+    stored = sign(
+        session.open(),
+        table,
+        version,
+        signer=signer,
+        partition=partition,
+        action=action,
+        expires=expires,
+        message=message,
+    )
+    session.show(
+        {"table": table, "key_id": signer.public.key_id, "attestation": stored, "expires": expires},
+        f"Approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
+    )
+
+
+@command("audit daily_delays --output evidence", "audit flights @12 --without-rows --output evidence")
+def audit(
+    session: Session,
+    table: TableArgument,
+    version: MaybeVersion = None,
+    partition: Partition = None,
+    output: Annotated[Path, option("--output", "-o", "FOLDER", "A folder that is not there yet.")] = Path("audit"),
+    trust: Trust = None,
+    without_rows: Annotated[bool, flag("--without-rows", "Leave the files of the rows out.")] = False,
+) -> None:
+    """Write what proves a version to somebody who has nothing but Python: the log, signatures, rows, a report.
+
+    They check it with verify.py (`--print-verifier` of `key ls` shows where it is), which they have from elsewhere.
+    """
+    from dagster_versioned.proof.audit import VERIFIER, write_bundle
+
+    project = session.open()
+    keys = public_keys(session, trust)
+    with progress("files", quiet=session.quiet) as advance:
+        written = write_bundle(
+            project,
+            table,
+            output,
+            version,
+            partition=partition,
+            keys=keys,
+            with_rows=not without_rows,
+            progress=advance,
+        )
+    if not written.attestations:
+        session.note("Nobody has signed it: verify.py will say so. Sign it: dagster-versioned attest.")
+    ids = " ".join(f"--trust {key.key_id}" for key in keys) or "--trust KEY_ID"
+    session.show(
+        {
+            "folder": written.folder,
+            "version": written.version,
+            "log_version": written.log_version,
+            "files": written.files,
+            "size_bytes": written.size_bytes,
+            "attestations": written.attestations,
+            "verifier": VERIFIER,
+            "key_ids": [key.key_id for key in keys],
+        },
+        f"{counted(written.files, 'file')}, {human_size(written.size_bytes)}, in {written.folder}.",
+        f"Checked by: python verify.py {written.folder} {ids}",
+        note=f"verify.py is {VERIFIER}. Give it, and the key's id, on another way than the folder.",
+    )
+
+
+def signing_key(place: str | None) -> "Signer":
+    """The key to sign with. Raises `InvalidInput` where none is named."""
+    from dagster_versioned.proof.keys import open_signer
+
+    named = place or os.environ.get(KEY_VARIABLE)
+    if not named:
+        raise InvalidInput(
+            f"No key. Nothing was signed. Give --key (a PEM file, or the name of a key in a service), or set "
+            f"{KEY_VARIABLE}; `dagster-versioned key new` makes one."
+        )
+    return open_signer(named)
+
+
+def trusted_keys(session: Session, files: "Sequence[Path] | None") -> "TrustedKeys":
+    """The keys in files, or else those that the registry has for the project, as it is now.
+
+    Raises `InvalidInput` where there is neither, `GovernanceError`, and `RegistryUnavailable` where it cannot be asked:
+    a key may have been revoked a minute ago.
+    """
+    from dagster_versioned.proof.signatures import named_keys, registered_keys
+
+    if files:
+        return named_keys(_read(path) for path in files)
+    if not is_governed(session):
+        raise InvalidInput(
+            "Whom to trust is not known. Nothing was checked. Give --trust (public keys in PEM); of a governed "
+            "project, --registry or --clone knows them."
+        )
+    registry = session.registry_clone()
+    registry.fetch()
+    return registered_keys(registry.keys(str(session.project)), _witness(session))
+
+
+def is_governed(session: Session) -> bool:
+    """Whether there is a registry, which knows whom the project trusts."""
+    return bool(session.governance and session.project and (session.registry or session.clone))
+
+
+def public_keys(session: Session, files: "Sequence[Path] | None") -> "list[PublicKey]":
+    """The keys that an auditor may need; none where nobody names any."""
+    if not files and not is_governed(session):
+        return []
+    return [each.key for each in trusted_keys(session, files).keys]
+
+
+def _witness(session: Session) -> "Callable[[str], frozenset[str]] | None":
+    from dagster_versioned.governance.version_mirror import VersionMirror
+
+    remote = os.environ.get("DAGSTER_VERSIONED_MIRROR")
+    if not remote:
+        return None
+    mirror = VersionMirror.open(session.production(), remote)
+    mirror.fetch()
+    return mirror.attested
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"The key {path} cannot be read ({error.strerror}). Nothing was checked.") from None
