@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, flag, option
+from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, argument, flag, option
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, progress
 from dagster_versioned.errors import InvalidInput
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dagster_versioned.proof.keys import PublicKey, Signer
+    from dagster_versioned.proof.report import ReportOptions
     from dagster_versioned.proof.signatures import TrustedKeys
 
 command = Commands("Prove")
@@ -97,15 +99,22 @@ def audit(
     output: Annotated[Path, option("--output", "-o", "FOLDER", "A folder that is not there yet.")] = Path("audit"),
     trust: Trust = None,
     without_rows: Annotated[bool, flag("--without-rows", "Leave the files of the rows out.")] = False,
+    upstream: Upstreams = None,
 ) -> None:
     """Write what proves a version to somebody who has nothing but Python: the log, signatures, rows, a report.
 
-    They check it with verify.py (`--print-verifier` of `key ls` shows where it is), which they have from elsewhere.
+    They check it with verify.py, which they have from elsewhere.
     """
     from dagster_versioned.proof.audit import VERIFIER, write_bundle
+    from dagster_versioned.proof.report import report_of
 
     project = session.open()
     keys = public_keys(session, trust)
+    options = _report_options(session, trust, upstream, with_bytes=not without_rows)
+
+    def write_report(path: Path) -> None:
+        path.write_text(report_of(project, table, version, partition=partition, options=options), "utf-8")
+
     with progress("files", quiet=session.quiet) as advance:
         written = write_bundle(
             project,
@@ -115,6 +124,7 @@ def audit(
             partition=partition,
             keys=keys,
             with_rows=not without_rows,
+            report=write_report,
             progress=advance,
         )
     if not written.attestations:
@@ -135,6 +145,51 @@ def audit(
         f"Checked by: python verify.py {written.folder} {ids}",
         note=f"verify.py is {VERIFIER}. Give it, and the key's id, on another way than the folder.",
     )
+
+
+@command(
+    "report daily_delays -o delays.html",
+    "report daily_delays @4 --trust release.pub -o delays-4.html",
+    "report -o site",
+)
+def report(
+    session: Session,
+    table: Annotated[str | None, argument("TABLE", "A table; without one, a page for each, and a list.")] = None,
+    version: MaybeVersion = None,
+    partition: Partition = None,
+    output: Annotated[Path, option("--output", "-o", "FILE", "The page; of all tables, a folder.")] = Path("report"),
+    trust: Trust = None,
+    without_bytes: Annotated[bool, flag("--without-bytes", "Do not read and compare the bytes.")] = False,
+    upstream: Upstreams = None,
+) -> None:
+    """Write what is known of a version as a page: lineage, causes, timeline, columns, code, signatures, verification.
+
+    One HTML file that asks for nothing from anywhere. It is for reading; `audit` is what proves.
+    """
+    from dagster_versioned.proof.report import report_of, write_project_report
+
+    project, options = session.open(), _report_options(session, trust, upstream, with_bytes=not without_bytes)
+    if table is None:
+        with progress("tables", quiet=session.quiet) as advance:
+            pages = write_project_report(project, output, options=options, progress=advance)
+        session.show({"files": pages}, f"{counted(len(pages), 'page')}: {pages[0]}")
+        return
+    file = output if output.suffix else output.with_suffix(".html")
+    text = report_of(project, table, version, partition=partition, options=options)
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be written ({error.strerror}). Nothing was written.") from None
+    session.show({"files": [file]}, f"{file}, {human_size(len(text.encode()))}.")
+
+
+def _report_options(
+    session: Session, trust: "Sequence[Path] | None", upstream: "list[str] | None", *, with_bytes: bool
+) -> "ReportOptions":
+    from dagster_versioned.proof.report import ReportOptions
+
+    keys = trusted_keys(session, trust) if trust or is_governed(session) else None
+    return ReportOptions(keys=keys, with_bytes=with_bytes, open_project=opener(session, upstream))
 
 
 def signing_key(place: str | None) -> "Signer":

@@ -106,7 +106,7 @@ class TableLineage:
         return VersionName(
             self.project.name,
             str(self.table.name),
-            str(version.metadata_sha),
+            version.metadata_sha or version.short,
             version.partition,
             environment.name if environment is not None and made_here else None,
         )

@@ -77,9 +77,9 @@ def _is_same(before: pa.Table, again: pa.Table, name: str) -> bool:
     return old.equals(new) or _counted(old) == _counted(new)
 
 
-def _counted(column: "pa.ChunkedArray[Any]") -> Counter[str]:
-    values: list[object] = column.to_pylist()
-    return Counter(map(repr, values))
+def _counted(column: Any) -> Counter[str]:
+    values: list[Any] = column.to_pylist()
+    return Counter(repr(value) for value in values)
 
 
 def _other_inputs(before: Sequence[Parent], again: Sequence[Parent]) -> list[str]:
@@ -108,6 +108,7 @@ def likely_reason(columns: Sequence[str], rows: pa.Table) -> str:
     """Why an asset is never the same, by the columns that differ: a guess."""
     if not columns:
         return "rows in another order"
-    kinds = [str(rows.schema.field(name).type) for name in columns if name in rows.column_names]
+    types: dict[str, Any] = dict(zip(rows.schema.names, rows.schema.types, strict=True))
+    kinds = [str(types[name]) for name in columns if name in types]
     found = [reason for start, reason in REASONS if any(kind.startswith(start) for kind in kinds)]
     return found[0] if found else "a random number, a clock or a service"

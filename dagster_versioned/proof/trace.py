@@ -78,8 +78,14 @@ def trace(
     names; without it, their versions are gaps. Down, what is kept in the same project counts. Reads logs, each once,
     and what checks found of up to `CHECKED` versions. Raises `VersionNotFound`, `TableNotFound`, `StorageError`.
     """
-    lineage = ProjectLineage(project, open_project)
-    found = project.table(table)
+    return trace_from(ProjectLineage(project, open_project), table, version, partition=partition, down=down)
+
+
+def trace_from(
+    lineage: ProjectLineage, table: str, version: VersionLike, *, partition: str | None = None, down: bool = False
+) -> Trace:
+    """As `trace`, over histories that may have been read."""
+    found = lineage.project.table(table)
     chosen = found.choose(version, partitions=None if partition is None else [partition])
     parents = [upstream.parent for upstream in found.upstream_of(chosen)]
     if len(parents) > 1:

@@ -83,14 +83,20 @@ def why(
     """
     lineage = ProjectLineage(project, open_project)
     found = project.table(table).version(version, partition=partition)
-    environment = None if project.environment is None else project.environment.name
-    name = VersionName(project.name, str(project.table(table).name), "", None, environment)
-    at = lineage.table(name)
-    before = at.before(found)
-    causes = list(_Search(lineage).between(at, before, found, ()))
+    return explained(lineage, lineage.own_table(str(project.table(table).name)), found)
+
+
+def explained(lineage: ProjectLineage, at: TableLineage, version: Version) -> Explanation:
+    """Why a version of a table is another than the one before it. Raises `StorageError`."""
+    before = at.before(version)
+    if version.raw is None:
+        what = "was dropped" if version.is_drop else f"was changed by another program ({version.operation})"
+        causes = [Cause("unknown", at.name_of(version), f"{at.table.name} {what}", version.timestamp)]
+        return Explanation(at.name_of(version), None if before is None else at.name_of(before), tuple(causes))
+    causes = list(_Search(lineage).between(at, before, version, ()))
     distinct = {(cause.kind, cause.version, cause.text): cause for cause in reversed(causes)}
     newest_first = sorted(distinct.values(), key=lambda cause: cause.at.timestamp() if cause.at else 0.0, reverse=True)
-    return Explanation(at.name_of(found), None if before is None else at.name_of(before), tuple(newest_first))
+    return Explanation(at.name_of(version), None if before is None else at.name_of(before), tuple(newest_first))
 
 
 class _Search:

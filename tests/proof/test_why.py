@@ -12,6 +12,7 @@ from dagster_versioned.branches.promote import promote
 from dagster_versioned.identity.version import Code, Run
 from dagster_versioned.proof.why import Explanation, why
 from dagster_versioned.tables.code_details import CodeDetails
+from support.crashes import foreign
 
 
 @pytest.fixture
@@ -144,3 +145,12 @@ def test_what_moved_and_is_not_to_be_found_is_said(project: Project, tmp_path: P
     assert [cause.kind for cause in found.causes] == ["unknown"]
     assert "which is of the project OTHER, which was not opened" in str(found)
     assert told(why(project, "report", open_project={"OTHER": other}.__getitem__)) == {("source", "prices")}
+
+
+def test_what_another_program_has_changed(tmp_path):
+    table = Project.open("SHOP", str(tmp_path)).table("orders")
+    foreign(table)
+    found = why(Project.open("SHOP", str(tmp_path)), "orders")
+    assert str(found) == "orders was changed by another program (APPEND)."
+    assert str(found.version) == "orders @1"
+    assert found.before is not None
