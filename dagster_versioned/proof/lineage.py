@@ -87,7 +87,7 @@ class TableLineage:
         found: dict[tuple[int, str | None], Version] = {}
         newest: dict[str | None, Version] = {}
         for version in self.history.versions:
-            if version.metadata_sha is not None and version.partition in newest:
+            if version.partition in newest:
                 found[version.log_version, version.partition] = newest[version.partition]
             if version.is_drop:
                 newest.pop(version.partition, None)
