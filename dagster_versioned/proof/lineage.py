@@ -1,5 +1,6 @@
 """Versions by their names across projects, environments and tables, each history read once."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,17 +50,29 @@ class TableLineage:
         self.project = project
         self.table = table
         self.history: History = table.state.history
+        self._unread = self.history.backwards()
+        self._by_sha: dict[tuple[str, str | None], Version] = {}
+        self._of_partition: dict[str | None, list[Version]] = {}
 
-    @cached_property
-    def _by_sha(self) -> Mapping[tuple[str, str | None], Version]:
-        """The newest of each SHA that is kept, else the newest."""
-        found: dict[tuple[str, str | None], Version] = {}
-        for version in self.history.versions:
-            if version.metadata_sha is None or version.is_drop:
-                continue
+    def _read_on(self) -> bool:
+        """Take note of the next older version; newest first, so that what is near is found without what is far."""
+        version = next(self._unread, None)
+        if version is None:
+            return False
+        self._of_partition.setdefault(version.partition, []).append(version)
+        if version.metadata_sha is not None and not version.is_drop:
             key = version.metadata_sha, version.partition
-            if key not in found or version.gone is None or found[key].gone is not None:
-                found[key] = version
+            known = self._by_sha.get(key)
+            if known is None or (known.gone is not None and version.gone is None):
+                self._by_sha[key] = version
+        return True
+
+    def _found(self, sha: str, partition: str | None) -> Version | None:
+        """The newest version of a SHA that is kept, else the newest."""
+        key = sha, partition
+        while (found := self._by_sha.get(key)) is None or found.gone is not None:
+            if not self._read_on():
+                break
         return found
 
     @cached_property
@@ -73,7 +86,7 @@ class TableLineage:
 
         Raises `UnknownVersion`.
         """
-        version = self._by_sha.get((name.version, name.partition))
+        version = self._found(name.version, name.partition)
         if version is not None:
             return (version,)
         at = self._wholes.get(name.version) if name.partition is None else None
@@ -81,23 +94,16 @@ class TableLineage:
             return tuple(self.history.until(at).heads.values())
         raise UnknownVersion("is not in the log of its table any more")
 
-    @cached_property
-    def _previous(self) -> Mapping[tuple[int, str | None], Version]:
-        """The version that each took the place of."""
-        found: dict[tuple[int, str | None], Version] = {}
-        newest: dict[str | None, Version] = {}
-        for version in self.history.versions:
-            if version.partition in newest:
-                found[version.log_version, version.partition] = newest[version.partition]
-            if version.is_drop:
-                newest.pop(version.partition, None)
-            elif version.metadata_sha is not None:
-                newest[version.partition] = version
-        return found
-
     def before(self, version: Version) -> Version | None:
         """The version that one took the place of; ``None`` of the first, and of the first after a drop."""
-        return self._previous.get((version.log_version, version.partition))
+        while True:
+            known = self._of_partition.get(version.partition, [])
+            for place in range(bisect_right(known, -version.log_version, key=_newest_first), len(known)):
+                older = known[place]
+                if older.is_drop or older.metadata_sha is not None:
+                    return None if older.is_drop else older
+            if not self._read_on():
+                return None
 
     def name_of(self, version: Version) -> VersionName:
         """What lineage calls a version of this table."""
@@ -211,6 +217,10 @@ class ProjectLineage:
             return production if environment is None else production.in_environment(environment)
         except VersionedError as error:
             raise UnknownVersion(f"is of {where}, which cannot be read: {first_sentence(error)}") from error
+
+
+def _newest_first(version: Version) -> int:
+    return -version.log_version
 
 
 def first_sentence(error: Exception) -> str:

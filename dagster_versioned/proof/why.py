@@ -93,10 +93,32 @@ def explained(lineage: ProjectLineage, at: TableLineage, version: Version) -> Ex
         what = "was dropped" if version.is_drop else f"was changed by another program ({version.operation})"
         causes = [Cause("unknown", at.name_of(version), f"{at.table.name} {what}", version.timestamp)]
         return Explanation(at.name_of(version), None if before is None else at.name_of(before), tuple(causes))
-    causes = list(_Search(lineage).between(at, before, version, ()))
+    return Explanation(
+        at.name_of(version), None if before is None else at.name_of(before), _causes(lineage, [(at, before, version)])
+    )
+
+
+def causes_between(lineage: ProjectLineage, before: VersionName, after: VersionName) -> tuple[Cause, ...]:
+    """Why the second of two versions of a table, or of a whole partitioned table, is another than the first.
+
+    What cannot be found is a cause ``unknown``. Raises `StorageError`.
+    """
+    found = _Search(lineage).followed(before, after)
+    if isinstance(found, Cause):
+        return (found,)
+    table, older, newer = found
+    return _causes(lineage, [(table, old, new) for old, new in _pairs(older, newer)])
+
+
+def _causes(
+    lineage: ProjectLineage, pairs: Sequence[tuple[TableLineage, Version | None, Version]]
+) -> tuple[Cause, ...]:
+    """The causes of differences, each once, the newest first."""
+    search = _Search(lineage)
+    causes = [cause for pair in pairs for cause in search.between(*pair, ())]
     distinct = {(cause.kind, cause.version, cause.text): cause for cause in reversed(causes)}
     newest_first = sorted(distinct.values(), key=lambda cause: cause.at.timestamp() if cause.at else 0.0, reverse=True)
-    return Explanation(at.name_of(version), None if before is None else at.name_of(before), tuple(newest_first))
+    return tuple(newest_first)
 
 
 class _Search:
@@ -120,7 +142,7 @@ class _Search:
             for cause in self._own(table, before, after):
                 yield replace(cause, through=way)
             for moved in self._moved(before, after):
-                found = self._followed(*moved)
+                found = self.followed(*moved)
                 if isinstance(found, Cause):
                     yield replace(found, through=_longer(found.version.table, way))
                 else:
@@ -155,7 +177,7 @@ class _Search:
             (old[place], new[place]) for place in sorted(old.keys() & new.keys(), key=str) if old[place] != new[place]
         )
 
-    def _followed(
+    def followed(
         self, before: VersionName, after: VersionName
     ) -> Cause | tuple[TableLineage, tuple[Version, ...], tuple[Version, ...]]:
         """The versions of a parent then and now; where they are not to be found, that it moved is all that is known."""

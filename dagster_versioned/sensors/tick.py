@@ -18,6 +18,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
+from dagster_versioned.sensors.causes import ChangeCauses
 from dagster_versioned.sensors.graph import Unit, left_out, nothing_to_watch, some, units_of
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
@@ -137,6 +138,7 @@ class Trigger:
         self, watch: Watch, findings: Mapping[Cell, StaleCell], decisions: Mapping[Cell, Decision]
     ) -> Iterator[dg.RunRequest]:
         ready: dict[str, list[str | None]] = {}
+        causes = ChangeCauses(watch.projects)
         for (name, partition), decision in decisions.items():
             if decision.standing == "ready":
                 ready.setdefault(name, []).append(partition)
@@ -144,12 +146,14 @@ class Trigger:
             unit = watch.unit(name)
             keys = [key for key in partitions if key is not None]
             if not keys:
-                yield self._request(unit, [None], [findings[name, None]])
+                yield self._request(unit, [None], [findings[name, None]], causes)
             longest = LONGEST_RANGE if _takes_ranges(unit) else 1
             for run in runs_of(keys, watch.order(name), longest):
-                yield self._request(unit, run, [findings[name, key] for key in run])
+                yield self._request(unit, run, [findings[name, key] for key in run], causes)
 
-    def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell]) -> dg.RunRequest:
+    def _request(
+        self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell], causes: ChangeCauses
+    ) -> dg.RunRequest:
         states = [finding.state for finding in findings]
         keys = [f"{state}{self._tried.last(unit.name, state)}" for state in states]
         first, last = partitions[0], partitions[-1]
@@ -158,7 +162,8 @@ class Trigger:
             **self._run_tags,
             TARGET_TAG: unit.name,
             STATES_TAG: " ".join(state[:STATE_CHARACTERS] for state in states),
-            WHY_TAG: findings[0].why + (f"; and {len(findings) - 1} more partitions" if is_range else ""),
+            WHY_TAG: causes.text(unit, findings[0])
+            + (f"; and {len(findings) - 1} more partitions" if is_range else ""),
         }
         if is_range:
             tags |= {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}

@@ -165,6 +165,11 @@ class Watch:
         """Whether the last look found everything current."""
         return not any(self._findings.values())
 
+    @property
+    def projects(self) -> list[Project]:
+        """The projects of all that is watched."""
+        return [heads.project for heads in self._heads.values() if isinstance(heads.project, Project)]
+
     def stale(self) -> Collection[int]:
         """The units, by number, of which something is not current."""
         return [number for number, found in self._findings.items() if found]

@@ -1,6 +1,7 @@
 """When a downstream runs and when it does not, with Dagster's daemon, run keys and storage, and with real runs."""
 
 import multiprocessing
+import re
 import signal
 from datetime import timedelta
 
@@ -12,7 +13,9 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.errors import StorageError
 from dagster_versioned.projects.project import Project
+from dagster_versioned.sensors import causes
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 
@@ -111,11 +114,48 @@ def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, b
     daemon.write("flights", frame(1))
     (run,) = daemon.tick()
     after = daemon.head("flights").metadata_sha
-    assert run.tags["dagster_versioned/why"] == f"flights {before[:8]} -> {after[:8]}"
+    why = f"flights {before[:8]} -> {after[:8]}: flights has other rows: 1"
+    assert run.tags["dagster_versioned/why"] == why
     assert run.tags["dagster_versioned/target"] == "delays"
     assert run.tags["dagster/sensor_name"] == "keep_current"
     said = [one["msg"] for one in get_instigation_log_records(daemon.instance, daemon.last_tick().log_key)]
-    assert said[1].endswith(f"Requested delays, because of flights {before[:8]} -> {after[:8]}.")
+    assert said[1].endswith(f"Requested delays, because of {why}.")
+
+
+def test_a_reason_is_followed_to_where_it_began(daemon):
+    code = {"1": lambda rows: rows, "2": lambda rows: rows.slice(0, 1)}
+
+    def deploy(version):
+        @dg.asset(code_version=version)
+        def delays(flights: pa.Table) -> pa.Table:
+            return code[version](flights)
+
+        @dg.asset
+        def late(delays: pa.Table) -> pa.Table:
+            return delays
+
+        daemon.deploy(dg.AssetSpec("flights"), delays, late, sensors=[sensor(on_code_version=True)])
+
+    deploy("1")
+    daemon.write("flights", pa.table({"v": [1, 2]}))
+    daemon.settle()
+    deploy("2")
+    assert daemon.settle() == [("delays", None), ("late", None)]
+    newest = daemon.instance.get_runs(limit=1)[0]
+    why = newest.tags["dagster_versioned/why"]
+    assert re.fullmatch("delays .{8} -> .{8}: delays went from code version 1 to 2", why), why
+
+
+def test_a_reason_that_cannot_be_followed_keeps_nothing_from_running(daemon, built, monkeypatch, caplog):
+    def fail(*_):
+        raise StorageError("The store does not answer.")
+
+    before = daemon.head("flights").metadata_sha
+    daemon.write("flights", frame(1))
+    monkeypatch.setattr(causes, "causes_between", fail)
+    (run,) = daemon.tick()
+    assert run.tags["dagster_versioned/why"] == f"flights {before[:8]} -> {daemon.head('flights').metadata_sha[:8]}"
+    assert "where its change began could not be read" in caplog.text
 
 
 @pytest.mark.slow
