@@ -474,6 +474,7 @@ def _signature_lines(signatures: "Sequence[CommitSignatures]") -> Iterator[str]:
             signed[each.text] = signed.get(each.text, 0) + 1
         else:
             yield f"  signature @{each.log_version}: {each.text}"
+        yield from (f"  @{each.log_version}: {note}" for note in each.notes)
     yield from (f"  {counted(count, 'commit')} {text}" for text, count in signed.items())
 
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -121,16 +121,18 @@ def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Pat
         listed = _git(root, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
     except (subprocess.SubprocessError, OSError) as error:
         raise ValueError(f"the repository does not have the commit {commit[:12]} ({error})") from error
+    files: dict[str, str] = {}
     for line in filter(None, listed):
         entry, _, name = line.partition("\t")
         mode, kind, sha = entry.split()
+        if kind == "blob" and mode in ("100644", "100755"):  # links and submodules lead out of it
+            files[name] = sha
+    for (name, _), data in zip(files.items(), _blobs(root, files.values()), strict=True):
         target = folder / name
-        if kind != "blob" or mode not in ("100644", "100755"):
-            continue  # links and submodules lead out of it
         if not target.resolve().is_relative_to(folder.resolve()) or ".git" in target.parts:
             raise ValueError(f"the commit has a file {name!a:.100}, which leads out of it")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_blob(root, sha))
+        target.write_bytes(data)
     inside = place.resolve().relative_to(root)
     return folder / inside
 
@@ -143,6 +145,14 @@ def _is_trusted(root: Path, branch: str, remote: str | None) -> bool:
     return remote is not None and remote_place(url) == remote
 
 
-def _blob(root: Path, sha: str) -> bytes:
-    command = ["git", "cat-file", "blob", sha]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, timeout=60).stdout
+def _blobs(root: Path, shas: Iterable[str]) -> Iterator[bytes]:
+    """The bytes of blobs, by one process."""
+    asked = "".join(f"{sha}\n" for sha in shas).encode()
+    command = ["git", "cat-file", "--batch"]
+    said = subprocess.run(command, cwd=root, input=asked, check=True, capture_output=True, timeout=600).stdout
+    at = 0
+    while at < len(said):
+        end = said.index(b"\n", at)
+        size = int(said[at:end].split()[2])
+        yield said[end + 1 : end + 1 + size]
+        at = end + size + 2

@@ -1,6 +1,7 @@
 """Signing what was committed: by the process that did, as it does, or by somebody later."""
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ from dagster_versioned.errors import VersionedError
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.envelope import Envelope
 from dagster_versioned.proof.keys import Signer
-from dagster_versioned.proof.statement import Place, approval, provenance
+from dagster_versioned.proof.statement import Place, approval, provenance, reproduced
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.attestations import put_attestation
 from dagster_versioned.tables.choose import VersionLike
@@ -79,6 +80,20 @@ def approve(
     store, place, record = _commit_of(project, table, version, partition)
     until = expires or datetime.now(UTC) + APPROVED_FOR
     return _put(store, record, approval(place, record, action, until, message), signer)
+
+
+def attest_reproduction(
+    project: Project,
+    table: str,
+    version: VersionLike,
+    outcome: Mapping[str, Any],
+    *,
+    signer: Signer,
+    partition: str | None = None,
+) -> str:
+    """Sign what came of computing a version again. Returns the document's key. Raises as `attest` does."""
+    store, place, record = _commit_of(project, table, version, partition)
+    return _put(store, record, reproduced(place, record, outcome), signer)
 
 
 def store_of(project: Project, table: str, log_version: int) -> ObjectStore:

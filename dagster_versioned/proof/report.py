@@ -20,7 +20,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.html import Content, Html, element, fields, page, table
 from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, TableLineage, first_sentence
 from dagster_versioned.proof.report_pictures import SHOWN, lineage_picture, rows_of, timeline_picture
-from dagster_versioned.proof.signatures import CommitSignatures, TrustedKeys, check_signatures
+from dagster_versioned.proof.signatures import TrustedKeys, check_signatures
 from dagster_versioned.proof.trace import trace_from
 from dagster_versioned.proof.why import explained
 from dagster_versioned.tables.choose import VersionLike
@@ -334,7 +334,11 @@ class _Subject:
 
     def _signatures(self, keys: TrustedKeys) -> Content:
         found = check_signatures(self._lineage.project, str(self._opened.name), keys, [self._version])
-        return [element("p", _sentence(each), class_="good" if each.standing == "signed" else "bad") for each in found]
+        kinds = {"signed": "good", "unsigned": None}
+        return [
+            [element("p", _sentence(each.text), class_=kinds.get(each.standing, "bad")), *map(_note, each.notes)]
+            for each in found
+        ]
 
     def _verified(self) -> Content:
         if not self._options.with_bytes:
@@ -404,8 +408,12 @@ def _line_of(version: Version) -> Sequence[Content]:
     return element("code", version.short), _time(version.timestamp), _count(rows_of(version)), size
 
 
-def _sentence(signatures: CommitSignatures) -> str:
-    return f"{signatures.text[:1].upper()}{signatures.text[1:]}."
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _note(text: str) -> Html:
+    return element("p", _sentence(text))
 
 
 def _mark(is_good: bool, good: str, bad: str) -> Html:

@@ -11,7 +11,16 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.attest import store_of
 from dagster_versioned.proof.envelope import MAX_BYTES, Envelope
 from dagster_versioned.proof.keys import PublicKey
-from dagster_versioned.proof.statement import Place, approved_until, carried_versions, provenance, versions_of
+from dagster_versioned.proof.statement import (
+    ACTIONS,
+    APPROVAL,
+    Place,
+    approved_until,
+    carried_versions,
+    outcome_of,
+    provenance,
+    versions_of,
+)
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.attestations import list_attestations
 from dagster_versioned.tables.documents.export import read_export
@@ -74,13 +83,17 @@ class TrustedKeys:
 
 @dataclass(frozen=True)
 class CommitSignatures:
-    """What the attestations of one commit prove: the ``standing``, the names of who signed, and a sentence."""
+    """What the attestations of one commit prove: the ``standing``, the names of who signed, and a sentence.
+
+    ``notes`` say who approves of it and who has computed it again.
+    """
 
     log_version: int
     standing: Standing
     by: tuple[str, ...] = ()
     text: str = ""
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def check_signatures(
@@ -122,7 +135,7 @@ def missing_approvals(
             expired += 1
             continue
         for each in keys.who_signed(envelope, "approve"):
-            if each.revoked is None or sha in each.revoked.witnessed:
+            if _holds(each, sha):
                 approvers[each.key.key_id] = str(each)
     given = [name for key_id, name in approvers.items() if key_id not in authors]
     if len(given) >= count:
@@ -171,21 +184,27 @@ class _Attestations:
 
 
 def _judge(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> CommitSignatures:
-    at, problems = record.log_version, list[tuple[Standing, str]]()
+    at, problems, notes = record.log_version, list[tuple[Standing, str]](), list[str]()
     places = found.places(record)
+    signed_by: tuple[tuple[str, ...], str] | None = None
     for sha, envelope in found.of(record):
+        note = _note(envelope, record, places[0])
+        if note is not None:
+            role: Role = "approve" if envelope.statement()["predicateType"] == APPROVAL else "sign"
+            names = [str(each) for each in keys.who_signed(envelope, role) if _holds(each, sha)]
+            notes += [f"{note[0]} {name}{note[1]}" for name in names]
+            continue
         place, is_carried = _spoken_of(envelope, record, places)
         if place is None:
             problems.append(("other", "what is signed there is of another commit, version or place"))
             continue
         signed = keys.who_signed(envelope, "sign")
-        held = [each for each in signed if each.revoked is None or sha in each.revoked.witnessed]
+        held = tuple(str(each) for each in signed if _holds(each, sha))
         if held:
-            names = tuple(map(str, held))
             where = f" as {place}" if place != places[0] else ""
             more = "; how it came here is not signed" if is_carried else ""
-            return CommitSignatures(at, "signed", names, f"signed by {', '.join(names)}{where}{more}")
-        if signed:
+            signed_by = signed_by or (held, f"signed by {', '.join(held)}{where}{more}")
+        elif signed:
             first = signed[0]
             assert first.revoked is not None
             why = f", {first.revoked.reason}" if first.revoked.reason else ""
@@ -194,11 +213,29 @@ def _judge(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> Com
         else:
             ids = ", ".join(sorted({key_id[:16] for key_id, _ in envelope.signatures})) or "nobody"
             problems.append(("stranger", f"signed by {ids}, which is not trusted to sign here"))
+    if signed_by is not None:
+        return CommitSignatures(at, "signed", *signed_by, notes=tuple(notes))
     if not problems:
-        return CommitSignatures(at, "unsigned", (), "unsigned")
+        return CommitSignatures(at, "unsigned", (), "unsigned", notes=tuple(notes))
     worst: list[Standing] = ["revoked", "stranger", "other"]
     standing, text = min(problems, key=lambda problem: worst.index(problem[0]))
-    return CommitSignatures(at, standing, (), text, tuple(text for _, text in problems))
+    return CommitSignatures(at, standing, (), text, tuple(text for _, text in problems), tuple(notes))
+
+
+def _holds(key: TrustedKey, sha: str) -> bool:
+    """Whether what a key has signed is believed."""
+    return key.revoked is None or sha in key.revoked.witnessed
+
+
+def _note(envelope: Envelope, record: CommitRecord, place: Place) -> tuple[str, str] | None:
+    """What else than its provenance a statement says of just a commit, before and after who says it."""
+    statement = envelope.statement()
+    for action in ACTIONS:
+        if (until := approved_until(statement, place, record, action)) is not None:
+            ended = "expired " if until <= datetime.now(UTC) else ""
+            return f"approved to {action} by", f", {ended or 'until '}{until:%Y-%m-%d}"
+    outcome = outcome_of(statement, place, record)
+    return None if outcome is None else ("computed again by", f": {outcome.get('verdict')}, {outcome.get('text')}")
 
 
 def _spoken_of(envelope: Envelope, record: CommitRecord, places: Sequence[Place]) -> tuple[Place | None, bool]:

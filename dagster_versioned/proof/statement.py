@@ -8,7 +8,7 @@ Attestation Framework, "Statement" v1; SLSA v1.0, "Provenance".
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import InvalidInput
@@ -20,6 +20,7 @@ _OURS = "https://pypi.org/project/dagster-versioned/"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 APPROVAL = f"{_OURS}approval/v1"
+REPRODUCTION = f"{_OURS}reproduction/v1"
 _COMMIT = f"{_OURS}commit/v1"
 
 ACTIONS = ("promote",)
@@ -110,16 +111,42 @@ def approved_until(statement: Mapping[str, Any], place: Place, record: CommitRec
     if not isinstance(statement.get("predicate"), dict) or statement.get("predicateType") != APPROVAL:
         return None
     predicate: dict[str, Any] = statement["predicate"]
-    expected = {**_about(place, record), "action": action}
-    if {name: predicate.get(name) for name in expected} != expected:
-        return None
-    if {name: statement.get(name) for name in ("_type", "subject")} != _statement(place, record):
+    if not _is_about(statement, predicate, place, record, {"action": action}):
         return None
     try:
         expires = datetime.fromisoformat(str(predicate.get("expires")))
     except ValueError:
         return None
     return expires if expires.tzinfo is not None else None
+
+
+def reproduced(place: Place, record: CommitRecord, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """The statement that a version of a commit was computed again, and what came of it."""
+    about = {**_about(place, record), "finishedOn": _text(datetime.now(UTC)), "outcome": dict(outcome)}
+    return {**_statement(place, record), "predicateType": REPRODUCTION, "predicate": about}
+
+
+def outcome_of(statement: Mapping[str, Any], place: Place, record: CommitRecord) -> Mapping[str, Any] | None:
+    """What came of computing just the versions of a commit again; ``None`` where a statement does not say it."""
+    if statement.get("predicateType") != REPRODUCTION or not isinstance(statement.get("predicate"), dict):
+        return None
+    predicate: dict[str, Any] = statement["predicate"]
+    if not _is_about(statement, predicate, place, record, {}):
+        return None
+    outcome: object = predicate.get("outcome")
+    return cast("Mapping[str, Any]", outcome) if isinstance(outcome, dict) else None
+
+
+def _is_about(
+    statement: Mapping[str, Any],
+    predicate: Mapping[str, Any],
+    place: Place,
+    record: CommitRecord,
+    more: Mapping[str, Any],
+) -> bool:
+    expected = {**_about(place, record), **more}
+    made = {name: statement.get(name) for name in ("_type", "subject")}
+    return {name: predicate.get(name) for name in expected} == expected and made == _statement(place, record)
 
 
 def carried_versions(statement: Mapping[str, Any]) -> tuple[Place, list[dict[str, Any]]] | None:

@@ -134,7 +134,8 @@ def test_a_reason_is_followed_to_where_it_began(daemon):
         def late(delays: pa.Table) -> pa.Table:
             return delays
 
-        daemon.deploy(dg.AssetSpec("flights"), delays, late, sensors=[sensor(on_code_version=True)])
+        both = build_version_sensor("both", dg.AssetSelection.assets("delays", "late"), on_code_version=True)
+        daemon.deploy(dg.AssetSpec("flights"), delays, late, sensors=[both])
 
     deploy("1")
     daemon.write("flights", pa.table({"v": [1, 2]}))
