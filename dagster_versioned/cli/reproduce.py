@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,13 +16,14 @@ from dagster_versioned.cli.code_locations import Modules
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.prove import KEY_VARIABLE, SigningKey, signing_key
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Table, short
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE
 
 if TYPE_CHECKING:
-    from dagster_versioned.projects.project import Project
+    from dagster_versioned.tables.history import Version
+    from dagster_versioned.tables.table import VersionedTable
 
 command = Commands("Prove")
 
@@ -39,10 +40,35 @@ class Code(StrEnum):
     RECORDED = "recorded"
 
 
+class Runtime(StrEnum):
+    """What it is run on."""
+
+    CURRENT = "current"
+    RECORDED = "recorded"
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a process is to compute again, as it is written to its standard input."""
+
+    session: Session
+    table: str
+    version: str
+    partition: str | None
+    modules: Sequence[str]
+    allowed: Sequence[str]
+    upstream: Sequence[str]
+    needs_recorded_code: bool = False
+
+    def to_json(self, scratch: Path) -> str:
+        """With the folder that it may write to."""
+        return json.dumps({**asdict(replace(self, session=replace(self.session, json=False))), "scratch": str(scratch)})
+
+
 @command(
     "reproduce daily_delays -m my_project.definitions",
-    "reproduce daily_delays @4 -m my_project.definitions --code recorded",
-    "reproduce weather -m my_project.definitions --allow-resource weather_api",
+    "reproduce daily_delays @4 -m my_project.definitions --code recorded --runtime recorded",
+    "reproduce weather -m my_project.definitions --allow-resource weather_api --key auditor.pem",
 )
 def reproduce(
     session: Session,
@@ -52,29 +78,43 @@ def reproduce(
     module: Modules = None,
     allow_resource: Allowed = None,
     code: Annotated[Code, flag("--code", "What is loaded here, or the commit that made the version.")] = Code.CURRENT,
+    runtime: Annotated[
+        Runtime, flag("--runtime", "What is installed here, or the releases that the version was made with (by uv).")
+    ] = Runtime.CURRENT,
     upstream: Upstreams = None,
+    key: SigningKey = None,
 ) -> ExitCode | None:
     """Compute a version again from what it was built from, and say whether it is the same.
 
     In a process of its own that writes to no project: its stores are read alone, its Dagster instance is forgotten.
-    Exits with 1 where rows differ, or it cannot be computed.
+    With --key the outcome is signed, and kept with the version. Exits with 1 where rows differ, or where it cannot be
+    computed.
     """
     project = session.open()
+    signer = signing_key(key) if key else None
     found = project.table(table).version(version, partition=partition)
+    at = f"@{found.log_version}"
     with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
         is_recorded = code is Code.RECORDED
-        folder = _recorded_code(project, table, found.log_version, Path(scratch)) if is_recorded else Path.cwd()
-        asked = {
-            "table": table,
-            "version": f"@{found.log_version}",
-            "partition": found.partition,
-            "modules": module or _modules(),
-            "allowed": allow_resource or [],
-            "upstream": upstream or [],
-            "needs_recorded_code": is_recorded,
-        }
-        outcome = _run(session, asked, folder, Path(scratch) / "again")
-    _show(session, outcome)
+        request = _Request(
+            session, table, at, found.partition, module or _modules(), allow_resource or [], upstream or [], is_recorded
+        )
+        folder = _recorded_code(found, Path(scratch)) if is_recorded else Path.cwd()
+        has_own = runtime is Runtime.RECORDED
+        python = _recorded_python(session, project.table(table), found, Path(scratch)) if has_own else None
+        outcome = _run(request, folder, Path(scratch) / "again", python)
+    if signer is not None:
+        from dagster_versioned.proof.attest import attest_reproduction
+
+        members = {name: outcome[name] for name in ("verdict", "text", "same_bytes", "same_code", "columns")}
+        attest_reproduction(project, table, at, members, signer=signer, partition=found.partition)
+    by = {True: "by the same code", False: "by other code than is recorded", None: "by code that is not recorded"}
+    session.show(
+        outcome,
+        f"{table} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}",
+        None if outcome["verdict"] == "not possible" else f"  {by[outcome['same_code']]}",
+        None if signer is None else f"  signed by {signer.public.key_id[:16]}",
+    )
     return None if outcome["verdict"] == "reproduced" else ExitCode.FINDINGS
 
 
@@ -86,28 +126,22 @@ def probe(
     allow_resource: Allowed = None,
     upstream: Upstreams = None,
 ) -> ExitCode | None:
-    """Compute the current versions again, and name those that come out otherwise, with the column and a likely reason.
+    """Compute the current versions again, and name those that are never the same, with the column and a likely reason.
 
-    Exits with 1 if any does.
+    What differs from its version is computed once more: where the two are equal, other code or a service made the
+    difference. Exits with 1 if any is never the same.
     """
     project = session.open()
     outcomes: list[dict[str, Any]] = []
-    with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
-        for number, name in enumerate(tables or map(str, project.tables())):
-            heads = project.table(name).state.history.heads
-            newest = max(heads.values(), key=lambda head: head.log_version, default=None)
-            if newest is None:
-                continue
-            asked = {
-                "table": name,
-                "version": f"@{newest.log_version}",
-                "partition": newest.partition,
-                "modules": module or _modules(),
-                "allowed": allow_resource or [],
-                "upstream": upstream or [],
-                "needs_recorded_code": False,
-            }
-            outcomes.append(_run(session, asked, Path.cwd(), Path(scratch) / str(number)))
+    for name in tables or map(str, project.tables()):
+        newest = max(project.table(name).state.history.heads.values(), key=lambda head: head.log_version, default=None)
+        if newest is None:
+            continue
+        at = f"@{newest.log_version}"
+        request = _Request(
+            session, name, at, newest.partition, module or _modules(), allow_resource or [], upstream or []
+        )
+        outcomes.append(_probed(request))
     session.show(
         {"tables": outcomes},
         Table(
@@ -116,7 +150,23 @@ def probe(
             none="No versions.",
         ),
     )
-    return ExitCode.FINDINGS if any(outcome["verdict"] == "different" for outcome in outcomes) else None
+    return ExitCode.FINDINGS if any(outcome["verdict"] == _NEVER for outcome in outcomes) else None
+
+
+_NEVER = "never the same"
+
+
+def _probed(request: _Request) -> dict[str, Any]:
+    """What came of computing a version again, twice where it differs."""
+    with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
+        first = _run(request, Path.cwd(), Path(scratch) / "first")
+        if first["verdict"] != "different":
+            return first
+        second = _run(request, Path.cwd(), Path(scratch) / "second")
+    if (first["digest"], first["columns"]) != (second["digest"], second["columns"]):
+        return {**first, "verdict": _NEVER}
+    by = "by other code" if first["same_code"] is False else "by what is around it"
+    return {**first, "text": f"{first['text']}; twice the same, so {by}", "reason": None}
 
 
 def _modules() -> list[str]:
@@ -126,11 +176,10 @@ def _modules() -> list[str]:
     return [named]
 
 
-def _recorded_code(project: "Project", table: str, log_version: int, scratch: Path) -> Path:
+def _recorded_code(found: "Version", scratch: Path) -> Path:
     from dagster_versioned.code.commit import write_out
     from dagster_versioned.tables.code_details import code_of
 
-    found = project.table(table).version(log_version)
     code = code_of(found)
     if code is None or code.commit is None:
         raise InvalidInput(f"No commit is recorded of version {found.short}. Nothing was computed.")
@@ -149,15 +198,40 @@ def _recorded_code(project: "Project", table: str, log_version: int, scratch: Pa
         ) from error
 
 
-def _run(session: Session, asked: Mapping[str, Any], folder: Path, scratch: Path) -> dict[str, Any]:
-    """What a process says that computes a version again, with the code in a folder."""
-    request = {**asked, "session": asdict(replace(session, json=False)), "scratch": str(scratch)}
+def _recorded_python(session: Session, table: "VersionedTable", found: "Version", scratch: Path) -> Path:
+    from dagster_versioned.code.runtime import make_environment, requirements_of
+    from dagster_versioned.tables.code_details import CodeDetails, code_of
+
+    code = code_of(found)
+    details = CodeDetails.read(table.store, None if code is None else code.details)
+    if details is None:
+        raise InvalidInput(f"No runtime is recorded of version {found.short}. Nothing was computed.")
+    taken, left = requirements_of(details.runtime)
+    session.note(f"Making an environment of Python {details.runtime.get('python')} and {len(taken)} releases.")
+    if left:
+        session.note(f"As they are here, or not at all: {', '.join(left)}.")
+    try:
+        return make_environment(details.runtime, scratch / "runtime")
+    except ValueError as error:
+        raise InvalidInput(
+            f"The runtime of version {found.short} is not to be had: {error}. Nothing was computed."
+        ) from (error)
+
+
+def _run(request: _Request, folder: Path, scratch: Path, python: Path | None = None) -> dict[str, Any]:
+    """What a process says that computes a version again, with the code in a folder, by this Python or another."""
+    import dagster_versioned
+    from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE
+
     env = {**os.environ, READ_ONLY_VARIABLE: "1", "DAGSTER_DISABLE_TELEMETRY": "1"}
-    for variable in ("DAGSTER_HOME", "DAGSTER_VERSIONED_SIGNING_KEY"):
+    for variable in ("DAGSTER_HOME", KEY_VARIABLE):
         env.pop(variable, None)
-    given = [sys.executable, "-c", "from dagster_versioned.cli.reproduce import main; main()"]
+    if python is not None:
+        own = str(Path(dagster_versioned.__file__).parents[1])
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [own, env.get("PYTHONPATH")]))
+    given = [str(python or sys.executable), "-c", "from dagster_versioned.cli.reproduce import main; main()"]
     ended = subprocess.run(
-        given, cwd=folder, env=env, input=json.dumps(request), capture_output=True, text=True, check=False
+        given, cwd=folder, env=env, input=request.to_json(scratch), capture_output=True, text=True, check=False
     )
     last = ended.stdout.rpartition(_MARK)[2]
     if ended.returncode or not last:
@@ -196,15 +270,6 @@ def main() -> None:
         sys.exit(str(error))
     reason = likely_reason(outcome.columns, rows["again"]) if outcome.verdict == "different" else None
     sys.stdout.write(_MARK + json.dumps({**asdict(outcome), "reason": reason}))
-
-
-def _show(session: Session, outcome: Mapping[str, Any]) -> None:
-    code = {True: "by the same code", False: "by other code than is recorded", None: "by code that is not recorded"}
-    session.show(
-        outcome,
-        f"{outcome['table']} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}",
-        None if outcome["verdict"] == "not possible" else f"  {code[outcome['same_code']]}",
-    )
 
 
 __all__: Sequence[str] = ("command", "main")

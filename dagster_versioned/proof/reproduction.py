@@ -17,8 +17,9 @@ Verdict = Literal["reproduced", "different", "not possible"]
 class Reproduction:
     """What came of computing a version again, as a ``verdict`` and a sentence (``text``).
 
-    ``columns`` are those whose values differ, ``same_bytes`` says that the files are the same too, ``same_code``
-    whether the code that ran is the recorded one (``None``: nobody knows).
+    ``columns`` are those whose values differ, ``same_bytes`` says that the files are the same too, ``digest`` is that
+    of the rows that were computed, ``same_code`` says whether the code that ran is the recorded one (``None``: nobody
+    knows).
     """
 
     table: str
@@ -30,6 +31,7 @@ class Reproduction:
     rows: int | None = None
     rows_before: int | None = None
     same_bytes: bool = False
+    digest: str | None = None
     same_code: bool | None = None
 
 
@@ -45,6 +47,7 @@ def compare(
         "rows": again.nrow,
         "rows_before": before.nrow,
         "same_code": same_code,
+        "digest": made.digest,
     }
     others = _other_inputs(before.parents, again.parents)
     if others:
