@@ -95,17 +95,12 @@ def _refuse_resources(
 def _computed(
     repository: dg.RepositoryDefinition, assets: dg.AssetsDefinition, key: dg.AssetKey, found: Version, here: Project
 ) -> Version:
-    job = dg.define_asset_job("reproduce", dg.AssetSelection.assets(*assets.keys).without_checks())
-    definitions = dg.Definitions(
-        assets=list(repository.assets_defs_by_key.values()),
-        jobs=[job],
-        resources=repository.get_top_level_resources(),
-        executor=dg.in_process_executor,
-    )
+    every = repository.get_implicit_global_asset_job_def()
+    job = every.get_subset(asset_selection=frozenset(assets.keys), asset_check_selection=frozenset())
     with dg.DagsterInstance.ephemeral() as instance:
         _add_partition(instance, assets, found.partition)
         try:
-            result = definitions.resolve_job_def("reproduce").execute_in_process(
+            result = job.execute_in_process(
                 instance=instance,
                 partition_key=found.partition,
                 tags={RECOMPUTE_TAG: "true"},
