@@ -228,10 +228,9 @@ def verify(
         is_required = require_signatures or keys.signatures_required
         for document in documents:
             document["signatures"] = _signatures(project, document["table"], keys, at, partition)
-            document["ok"] &= all(
-                each.standing == "signed" or (each.standing == "unsigned" and not is_required)
-                for each in document["signatures"]
-            )
+            good = ("signed",) if is_required else ("signed", "unsigned")
+            document["not_signed"] = sum(each.standing not in good for each in document["signatures"])
+            document["ok"] &= not document["not_signed"]
     ok = all(document["ok"] for document in documents)
     session.show({"ok": ok, "tables": documents}, report_lines(documents))
     return None if ok else ExitCode.FINDINGS
@@ -460,7 +459,8 @@ def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
             f"({human_size(document['size_bytes'])}), {counted(document['documents'], 'document')}"
         )
         findings: Sequence[Finding] = document["findings"]
-        yield f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}"
+        faults = len(findings) + document.get("not_signed", 0)
+        yield f"{document['table']}: {counted(faults, 'finding') if faults else 'ok'}; {looked}"
         yield from (f"  {finding.subject} {finding.where}: {finding.problem}" for finding in findings)
         yield from (f"  gap {gap}" for gap in document["gaps"])
         yield from _signature_lines(document.get("signatures", ()))

@@ -17,7 +17,7 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.prove import KEY_VARIABLE, SigningKey, signing_key
-from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.session import Session, absolute
 from dagster_versioned.cli.terminal import Table, short
 from dagster_versioned.errors import InvalidInput
 
@@ -62,7 +62,10 @@ class _Request:
 
     def to_json(self, scratch: Path) -> str:
         """With the folder that it may write to."""
-        return json.dumps({**asdict(replace(self, session=replace(self.session, json=False))), "scratch": str(scratch)})
+        here = replace(
+            self, session=self.session.anywhere(), upstream=[str(absolute(place)) for place in self.upstream]
+        )
+        return json.dumps({**asdict(here), "scratch": str(scratch)})
 
 
 @command(
@@ -229,7 +232,8 @@ def _run(request: _Request, folder: Path, scratch: Path, python: Path | None = N
     if python is not None:
         own = str(Path(dagster_versioned.__file__).parents[1])
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [own, env.get("PYTHONPATH")]))
-    given = [str(python or sys.executable), "-c", "from dagster_versioned.cli.reproduce import main; main()"]
+    # Safe paths: this package is the one that is installed, whatever is in the folder of the code.
+    given = [str(python or sys.executable), "-P", "-c", "from dagster_versioned.cli.reproduce import main; main()"]
     ended = subprocess.run(
         given, cwd=folder, env=env, input=request.to_json(scratch), capture_output=True, text=True, check=False
     )
@@ -252,6 +256,7 @@ def main() -> None:
     from dagster_versioned.io_managers.reproduce import reproduce as computed
     from dagster_versioned.proof.reproduction import likely_reason
 
+    sys.path.insert(0, str(Path.cwd()))
     asked = json.load(sys.stdin)
     session = Session(**asked["session"])
     try:

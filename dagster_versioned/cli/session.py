@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,11 @@ class Session:
     json: bool = False
     quiet: bool = False
     debug: bool = False
+
+    def anywhere(self) -> "Session":
+        """The same for a process that begins in another folder: paths from the root, no JSON."""
+        paths = {name: absolute(getattr(self, name)) for name in ("location", "governance", "registry", "clone")}
+        return replace(self, json=False, **paths)
 
     def open(self) -> "Project":
         """The project, or the environment of it that is named. Raises as `production` does, `EnvironmentNotFound`."""
@@ -152,3 +157,8 @@ class Session:
 def table_of(project: "Project", name: str) -> "VersionedTable":
     """A table by its name, or by an asset key with its parts joined by ``/``."""
     return project.table(name.split("/") if "/" in name else name)
+
+
+def absolute(place: str | None) -> str | None:
+    """A path from the root; a URL, or a remote that is no folder here, as it is."""
+    return str(Path(place).absolute()) if place and Path(place).exists() else place

@@ -360,7 +360,8 @@ class Keys(_Document):
     def replaced(self, **members: Any) -> "Keys":
         """The same document with other members. Raises `GovernanceError` where it is none then."""
         try:
-            return Keys(**{**dict(self), **members})
+            # Not dict(self): what has a member ``keys`` looks like a mapping.
+            return Keys(**{name: getattr(self, name) for name in Keys.model_fields} | members)
         except ValidationError as error:
             faults = _faults(error)
         raise _refusal("keys.json", faults)

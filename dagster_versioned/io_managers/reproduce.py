@@ -46,6 +46,8 @@ def reproduce(
     try:
         if before is None:
             raise NotPossible(f"its rows are gone ({found.gone}), so there is nothing to compare with")
+        if opened.state.is_history:
+            raise NotPossible("its events carry the time at which they were added: `odf verify --replay` is for them")
         stand_ins = stand_ins_for(lineage, lineage.own_table(str(opened.name)), [found], folder)
         PROCESS.of(StandIns).update(stand_ins)
         repository, assets = _asset_of(opened.asset_key, locations)

@@ -40,6 +40,8 @@ def compare(
 ) -> Reproduction:
     """The outcome for a version, and what was made in its place; ``rows`` are those of ``"before"`` and ``"again"``."""
     before, again = version.identity, made.identity
+    if before.code_version != again.code_version:
+        same_code = False
     known: dict[str, Any] = {
         "table": table,
         "version": str(version.metadata_sha),
