@@ -72,13 +72,15 @@ def stand_ins_for(
     at = max(version.log_version for version in versions)
     moment = own.history.record(at).timestamp_ms
     sights: dict[tuple[str, str | None], dict[TableName, Sight]] = {}
-    for parent in _parents(versions):
-        table, members = _found(lineage, parent)
-        of_project = sights.setdefault((parent.source, parent.environment), {})
-        before = of_project.get(table.table.name)
-        of_project[table.table.name] = _joined(table, parent, members, before)
     home = lineage.project
     home_key = home.name, None if home.environment is None else home.environment.name
+    for parent in _parents(versions):
+        table, members = _found(lineage, parent)
+        # What was read of its own project, in its own environment, names none.
+        is_home = parent.source == home.name and parent.environment is None
+        of_project = sights.setdefault(home_key if is_home else (parent.source, parent.environment), {})
+        before = of_project.get(table.table.name)
+        of_project[table.table.name] = _joined(table, parent, members, before)
     sights.setdefault(home_key, {})[own.table.name] = Sight(own, at - 1)
     if len({project for project, _ in sights}) < len(sights):
         raise NotPossible("it was built from two environments of one project, and a step reads one")
