@@ -51,13 +51,13 @@ def ls(session: Session, name: ProjectArgument) -> None:
     )
 
 
-@command("key trust NYC alice.pub --name 'Alice' --role sign --role approve")
+@command("key trust NYC alice.pub --name 'Alice' --may sign --may approve")
 def trust(
     session: Session,
     name: ProjectArgument,
     path: Annotated[Path, argument("FILE", "The public half, in PEM.")],
     called: Annotated[str, option("--name", "NAME", "Whose key it is.")],
-    may: Annotated[list[str] | None, option("--role", "ROLE", "sign or approve; repeatable; sign if left out.")] = None,
+    may: Annotated[list[str] | None, option("--may", "ROLE", "sign or approve; repeatable; sign if left out.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Have a project trust a key: to sign versions, or to approve of promotions. One commit in the registry."""

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -143,12 +144,20 @@ def test_the_page_about_delta_tables_works_as_it_is_written(tmp_path, monkeypatc
     assert names["table"].history()[0].operation == "DELETE"
 
 
+def test_no_verb_has_an_option_of_the_name_of_one_that_every_verb_has():
+    root = typer.main.get_command(app)
+    commands = [*root.commands.values(), *(one for name in GROUPS for one in root.commands[name].commands.values())]
+    for command in commands:
+        flags = [flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        assert [flag for flag, count in Counter(flags).items() if count > 1] == [], command.name
+
+
 def test_the_reference_names_every_verb():
     page = (ROOT / "docs/reference/cli.md").read_text()
     root = typer.main.get_command(app)
     grouped = [f"{name} {verb}" for name in GROUPS for verb in root.commands[name].list_commands(None)]
-    assert len(grouped) == 4 + 11 + 10 + 7 + 18 + 7 + 4 + 4
+    assert len(grouped) == 4 + 11 + 10 + 7 + 18 + 7 + 4 + 4 + 5
     verbs = [name for name in root.commands if name not in GROUPS]
-    assert len(verbs) == 28
+    assert len(verbs) == 34
     named = [*verbs, *grouped]
     assert [verb for verb in named if f"`{verb}" not in page] == []

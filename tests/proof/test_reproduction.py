@@ -1,7 +1,6 @@
 """Versions are computed again from what they were built from, and nothing of a project is touched by it."""
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from dagster_versioned.proof.attest import attest_reproduction
 from dagster_versioned.proof.keys import PrivateKey
 from dagster_versioned.proof.reproduction import differing_columns, likely_reason
 from dagster_versioned.proof.signatures import TrustedKeys, check_signatures
-from support.command_line import PROGRAM, in_process
+from support.command_line import in_process
 
 MODULE = """
 import os, random, time
@@ -146,6 +145,7 @@ def shop(tmp_path_factory):
     (folder / "shop_moved.py").write_text(
         MODULE.replace('"elsewhere": VersionedParquetIOManager(project=project)', moved)
     )
+    (folder / "shop_branch.py").write_text(MODULE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHOP_LOCATION", str(folder / "store"))
         patch.syspath_prepend(str(folder))
@@ -173,7 +173,8 @@ def shop(tmp_path_factory):
                 made("regional", partition_key="mon|north")
         patch.setenv("SHOP_FAILS", "1")
         yield Project.open("SHOP", str(folder / "store"))
-        sys.modules.pop("shop_assets")
+        for name in ("shop_assets", "shop_branch", "shop_moved"):
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture(autouse=True)
@@ -289,17 +290,13 @@ def test_a_version_of_an_environment_and_one_after_a_rename(tmp_path, shop, monk
     create_environment(project, "pr-1")
     branch = project.in_environment("pr-1")
     branch.table("orders").write(pa.table({"id": [7, 8], "price": [1.0, 2.0]}))
-    made = subprocess.run(
-        [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "shop_assets", "--select", "cleaned"],
-        env={**os.environ, "PYTHONPATH": str(Path(sys.modules["shop_assets"].__file__).parent), "SHOP_FAILS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
+    monkeypatch.setenv("SHOP_FAILS", "")
+    import shop_branch
+
+    assert dg.materialize(shop_branch.defs.assets, selection=["cleaned"], resources=shop_branch.defs.resources).success
     before = digests(project)
     assert branch.table("cleaned").read().num_rows == 2
-    outcome = again(branch, "cleaned", None, tmp_path / "a")
+    outcome, _ = reproduce(branch, "cleaned", None, [CodeLocation("shop_branch")], tmp_path / "a")
     assert (outcome.verdict, outcome.same_bytes) == ("reproduced", True), outcome
     PROCESS.forget(StandIns)
     assert digests(project) == before
@@ -352,24 +349,20 @@ def house(tmp_path, monkeypatch, git_identity):
     return tmp_path
 
 
-def program(*arguments):
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False)
-
-
 def test_the_command_computes_again_with_the_code_of_then(house):
     at = ("--location", "store")
     in_process("key", "new", "k.pem")
-    ended = program(*at, "reproduce", "numbers", "-m", "house_assets", "--key", "k.pem")
-    assert (ended.returncode, "reproduced, the same bytes" in ended.stdout) == (0, True), ended.stderr
+    ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets", "--key", "k.pem")
+    assert (ended.exit_code, "reproduced, the same bytes" in ended.stdout) == (0, True), ended.stderr
     assert "computed again" in in_process(*at, "verify", "--trust", "k.pem.pub").stdout
     text = (house / "house_assets.py").read_text()
     (house / "house_assets.py").write_text(text.replace("FACTOR = 2", "FACTOR = 3"))
-    ended = program(*at, "reproduce", "numbers", "-m", "house_assets")
-    assert (ended.returncode, "by other code than is recorded" in ended.stdout) == (1, True), ended.stderr
-    ended = program(*at, "reproduce", "numbers", "-m", "house_assets", "--code", "recorded")
-    assert (ended.returncode, "by the same code" in ended.stdout) == (0, True), ended.stderr
-    ended = program(*at, "probe", "-m", "house_assets")
-    assert (ended.returncode, "twice the same, so by other code" in ended.stdout.replace("\n", " ")) == (0, True)
+    ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets")
+    assert (ended.exit_code, "by other code than is recorded" in ended.stdout) == (1, True), ended.stderr
+    ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets", "--code", "recorded")
+    assert (ended.exit_code, "by the same code" in ended.stdout) == (0, True), ended.stderr
+    ended = in_process(*at, "probe", "-m", "house_assets")
+    assert (ended.exit_code, "twice the same, so by other code" in ended.stdout.replace("\n", " ")) == (0, True)
 
 
 def test_code_that_no_commit_has_is_not_to_be_had(house):

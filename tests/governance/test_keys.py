@@ -1,0 +1,177 @@
+"""Whom a project trusts: keys in its registry, what a witness has seen of what they signed, and the verbs."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned import Project
+from dagster_versioned.errors import GovernanceError, InvalidInput, RegistryUnavailable
+from dagster_versioned.governance.connect import Governance
+from dagster_versioned.governance.documents import KeyRevocation, Keys, RegisteredKey
+from dagster_versioned.governance.registry import now
+from dagster_versioned.governance.version_mirror import VersionMirror
+from dagster_versioned.proof.attest import attest
+from dagster_versioned.proof.keys import PrivateKey
+from dagster_versioned.proof.signatures import check_signatures, registered_keys
+from dagster_versioned.storage import Location
+from support.command_line import in_process
+from support.governed import NAME
+
+ADA = "Ada <ada@example.org>"
+KEY = PrivateKey.generate()
+
+
+def registered(key=KEY, name="Ada", roles=("sign",)) -> RegisteredKey:
+    public = key.public
+    return RegisteredKey(
+        id=public.key_id,
+        name=name,
+        public_key=public.pem,
+        roles=roles,
+        added_at=now(),
+        added_by=ADA,
+    )
+
+
+@pytest.fixture
+def governed(registry, mirror, tmp_path):
+    """A registered project with a table of one version."""
+    registry.register(NAME, Location.parse(str(tmp_path / "store")), actor=ADA)
+    mirror.publish(registry)
+    project = Governance(mirror.store, role="developer", registry=registry).project(NAME)
+    project.table("orders").write(pa.table({"v": [1]}), code_version="1")
+    return project
+
+
+@pytest.fixture
+def run(governed, mirror, registry):
+    where = ("--project", NAME, "--governance", mirror.store.uri, "--registry", registry.remote)
+
+    def call(*arguments, code=0):
+        ended = in_process(*where, *arguments)
+        assert ended.exit_code == code, ended.output + ended.stderr
+        return ended.stdout + ended.stderr
+
+    return call
+
+
+def test_keys_are_changed_by_commits_and_nothing_is_none(governed, registry, other, log):
+    assert registry.keys(NAME) == Keys()
+    assert registry.change_keys(NAME, "trust Ada", lambda keys: keys.with_key(registered())) is not None
+    assert registry.change_keys(NAME, "nothing", lambda keys: keys) is None
+    other.change_keys(NAME, "require", lambda keys: keys.replaced(required_approvals=2))
+    registry.fetch()
+    found = registry.keys(NAME)
+    assert ([key.name for key in found.keys], found.required_approvals) == (["Ada"], 2)
+    assert log()[-2:] == [f"Keys: trust Ada for {NAME}", f"Keys: require for {NAME}"]
+
+
+def test_keys_are_of_registered_projects(registry):
+    with pytest.raises(GovernanceError, match="not registered"):
+        registry.change_keys("NOBODY", "trust Ada", lambda keys: keys.with_key(registered()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["keys"][0].update(id="0" * 64),
+        lambda document: document["keys"][0].update(roles=["sign", "rule"]),
+        lambda document: document["keys"][0].update(public_key="no key"),
+        lambda document: document.update(required_approvals=-1),
+        lambda document: document["keys"].append(document["keys"][0]),
+    ],
+    ids=["another id", "another role", "no key", "less than none", "twice"],
+)
+def test_what_somebody_edited_is_refused(governed, registry, by_hand, change):
+    registry.change_keys(NAME, "trust Ada", lambda keys: keys.with_key(registered()))
+
+    def edit(folder: Path) -> None:
+        (path,) = folder.rglob("keys.json")
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document, indent=2))
+
+    by_hand(edit)
+    registry.fetch()
+    with pytest.raises((GovernanceError, InvalidInput)):
+        registered_keys(registry.keys(NAME))
+
+
+def test_what_a_witness_had_seen_of_a_revoked_key_holds(governed, registry, tmp_path):
+    subprocess.run(["git", "init", "-q", "--bare", "--initial-branch=main", tmp_path / "witness.git"], check=True)
+    witness = VersionMirror.open(governed, str(tmp_path / "witness.git"), tmp_path / "clone.git")
+    attest(governed, "orders", signer=KEY)
+    seen = witness.update().commit
+    governed.table("orders").write(pa.table({"v": [2]}), code_version="1")
+    attest(governed, "orders", signer=KEY)  # after it was stolen, dated back or not
+    revoked = KeyRevocation(at=now(), by=ADA, reason="stolen", witness=seen)
+    registry.change_keys(
+        NAME, "revoke", lambda keys: keys.with_key(registered().model_copy(update={"revoked": revoked}))
+    )
+
+    def standings(of=witness.attested):
+        keys = registered_keys(registry.keys(NAME), of)
+        return [each.standing for each in check_signatures(governed, "orders", keys)]
+
+    assert standings() == ["signed", "revoked"]
+    assert standings(None) == ["revoked", "revoked"]
+    later = witness.update()
+    assert later.commit != seen
+    assert standings() == ["signed", "revoked"]
+    with pytest.raises(GovernanceError):
+        witness.attested("0" * 40)
+
+
+def test_the_verbs_of_keys(run, governed, tmp_path, monkeypatch):
+    for name in ("anna", "bob"):
+        run("key", "new", tmp_path / name)
+    assert "trusts no key" in run("key", "ls", NAME)
+    run("key", "trust", NAME, tmp_path / "anna.pub", "--name", "Ada", "--dry-run")
+    assert "trusts no key" in run("key", "ls", NAME)
+    assert "to sign: recorded as" in run("key", "trust", NAME, tmp_path / "anna.pub", "--name", "Ada")
+    assert "nothing to record" in run("key", "trust", NAME, tmp_path / "anna.pub", "--name", "Ada")
+    run("key", "trust", NAME, tmp_path / "bob.pub", "--name", "Bob", "--may", "approve")
+    assert "not to rule" in run("key", "trust", NAME, tmp_path / "bob.pub", "--name", "Bob", "--may", "rule", code=2)
+    assert "cannot be read" in run("key", "trust", NAME, tmp_path / "nobody.pub", "--name", "B", code=2)
+    assert "unsigned" in run("verify", "orders")
+    assert "every version signed" in run("key", "require", NAME, "--signatures", "--approvals", "1")
+    assert "1 finding" in run("verify", "orders", code=1)
+    run("attest", "orders", "--key", tmp_path / "bob")
+    assert "not trusted to sign here" in run("verify", "orders", code=1)
+    run("attest", "orders", "--key", tmp_path / "anna")
+    assert "signed by Ada" in run("verify", "orders")
+    run("approve", "orders", "--key", tmp_path / "bob")
+    assert "approved to promote by Bob" in run("verify", "orders")
+    assert "revoke Ada: recorded" in run("key", "revoke", NAME, "Ada", "--reason", "laptop stolen")
+    assert "laptop stolen" in run("key", "ls", NAME)
+    assert "laptop stolen" in run("verify", "orders", code=1)
+    assert "stays so" in run("key", "trust", NAME, tmp_path / "anna.pub", "--name", "Ada", code=2)
+    assert "Nothing was recorded" in run("key", "require", NAME, code=2)
+    assert "There are: Ada" in run("key", "revoke", NAME, "Eve", code=2)
+
+
+def test_a_registry_that_cannot_be_asked_trusts_nobody(run, governed, registry, remote):
+    remote.rename(remote.with_name("away.git"))
+    assert "registry" in run("verify", "orders", code=5).lower()
+    with pytest.raises(RegistryUnavailable):
+        registry.fetch()
+
+
+def test_environments_need_the_approvals_that_the_registry_says(run, governed, tmp_path):
+    for name in ("anna", "bob"):
+        run("key", "new", tmp_path / name)
+        run("key", "trust", NAME, tmp_path / f"{name}.pub", "--name", name, "--may", "sign", "--may", "approve")
+    run("key", "require", NAME, "--approvals", "1")
+    run("env", "create", "pr-1")
+    branch = Project.open(NAME, governed.store.uri).in_environment("pr-1")
+    parents = branch.table("orders").upstream()
+    branch.table("daily").write(pa.table({"v": [3]}), code_version="1", parents=parents)
+    run("--environment", "pr-1", "attest", "daily", "--key", tmp_path / "anna")
+    refused = run("promote", "pr-1", "--require-approvals", "0", "--apply", code=2)
+    assert "is not approved" in refused
+    run("--environment", "pr-1", "approve", "daily", "--key", tmp_path / "bob")
+    assert "became production's" in run("promote", "pr-1", "--apply")
+    assert "signed by anna" in run("verify", "daily")
