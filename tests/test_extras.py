@@ -87,6 +87,8 @@ MISSING = {
     "azure": "from dagster_versioned import Project\nProject.open('P', 'az://container/prefix?account=account')",
     "odf": "from dagster_versioned.odf.identity.signing_key import SigningKey\nprint(SigningKey(bytes(32)).dataset_id)",
     "serve": "from dagster_versioned.odf.sharing.serve import server",
+    "attest": "from dagster_versioned.proof.keys import PrivateKey\nPrivateKey.generate()",
+    "kms": "from dagster_versioned.proof.keys import open_signer\nopen_signer('awskms:alias/release')",
     "openlineage": OPEN_LINEAGE,
 }
 
@@ -96,7 +98,7 @@ class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
             "boto3", "cryptography", "dagster_pyspark", "flatbuffers", "grpc", "obstore", "openlineage", "pandas",
-            "polars", "py4j", "pyspark", "starlette", "uvicorn", "websockets",
+            "polars", "py4j", "pyspark", "securesystemslib", "starlette", "uvicorn", "websockets",
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())

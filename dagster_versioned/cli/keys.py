@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dagster_versioned.governance.documents import Keys, RegisteredKey
+    from dagster_versioned.proof.keys import PublicKey
 
 command = Commands("Prove")
 
@@ -35,6 +36,13 @@ def new(session: Session, path: Annotated[Path, argument("FILE", "Where the priv
         f"Its id: {key.public.key_id}",
         note=None if passphrase else f"It is not encrypted: {PASSPHRASE_VARIABLE} is not set.",
     )
+
+
+@command("key id release.pem.pub", name="id")
+def show_id(session: Session, path: Annotated[Path, argument("FILE", "The public half, in PEM.")]) -> None:
+    """Print the id of a key: the SHA-256 of its public half, by which others name it."""
+    key_id = _public_key(path).key_id
+    session.show({"key_id": key_id}, key_id)
 
 
 @command("key ls NYC --registry git@git.example.org:acme/registry.git")
@@ -63,15 +71,11 @@ def trust(
     """Have a project trust a key: to sign versions, or to approve of promotions. One commit in the registry."""
     from dagster_versioned.governance.documents import RegisteredKey
     from dagster_versioned.governance.registry import now
-    from dagster_versioned.proof.keys import PublicKey
 
     roles: tuple[Any, ...] = tuple(dict.fromkeys(may or ["sign"]))
     if not set(roles) <= {"sign", "approve"}:
         raise InvalidInput(f"A key is trusted to sign or to approve, not to {', '.join(roles)}. Nothing was recorded.")
-    try:
-        key = PublicKey.parse(path.read_bytes())
-    except OSError as error:
-        raise InvalidInput(f"The key {path} cannot be read ({error.strerror}). Nothing was recorded.") from None
+    key = _public_key(path)
     registry = session.registry_clone()
     actor = session.author or registry.identity()
     registered = RegisteredKey(
@@ -133,6 +137,15 @@ def require(
     given = {"required_approvals": approvals, "signatures_required": signatures}
     members = {member: value for member, value in given.items() if value is not None}
     _change(session, name, "require", lambda document: document.replaced(**members), dry_run)
+
+
+def _public_key(path: Path) -> "PublicKey":
+    from dagster_versioned.proof.keys import PublicKey
+
+    try:
+        return PublicKey.parse(path.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"The key {path} cannot be read ({error.strerror}). Nothing was changed.") from None
 
 
 def _change(session: Session, name: str, subject: str, change: "Callable[[Keys], Keys]", dry_run: bool) -> None:

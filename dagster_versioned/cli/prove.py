@@ -90,7 +90,9 @@ def approve(
     )
 
 
-@command("audit daily_delays --output evidence", "audit flights @12 --without-rows --output evidence")
+@command(
+    "audit daily_delays --output evidence --verifier verify.py", "audit flights @12 --without-rows --output evidence"
+)
 def audit(
     session: Session,
     table: TableArgument,
@@ -99,6 +101,9 @@ def audit(
     output: Annotated[Path, option("--output", "-o", "FOLDER", "A folder that is not there yet.")] = Path("audit"),
     trust: Trust = None,
     without_rows: Annotated[bool, flag("--without-rows", "Leave the files of the rows out.")] = False,
+    verifier: Annotated[
+        Path | None, option("--verifier", "FILE", "Write verify.py there as well, to be given on another way.")
+    ] = None,
     upstream: Upstreams = None,
 ) -> None:
     """Write what proves a version to somebody who has nothing but Python: the log, signatures, rows, a report.
@@ -129,6 +134,8 @@ def audit(
         )
     if not written.attestations:
         session.note("Nobody has signed it: verify.py will say so. Sign it: dagster-versioned attest.")
+    if verifier is not None:
+        verifier.write_bytes(VERIFIER.read_bytes())
     ids = " ".join(f"--trust {key.key_id}" for key in keys) or "--trust KEY_ID"
     session.show(
         {
@@ -138,12 +145,12 @@ def audit(
             "files": written.files,
             "size_bytes": written.size_bytes,
             "attestations": written.attestations,
-            "verifier": VERIFIER,
+            "verifier": verifier or VERIFIER,
             "key_ids": [key.key_id for key in keys],
         },
         f"{counted(written.files, 'file')}, {human_size(written.size_bytes)}, in {written.folder}.",
-        f"Checked by: python verify.py {written.folder} {ids}",
-        note=f"verify.py is {VERIFIER}. Give it, and the key's id, on another way than the folder.",
+        f"Checked by: python {verifier or 'verify.py'} {written.folder} {ids}",
+        note=f"verify.py is {verifier or VERIFIER}. Give it, and the key's id, on another way than the folder.",
     )
 
 

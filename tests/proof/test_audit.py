@@ -1,9 +1,11 @@
 """A bundle proves a version to somebody who has nothing of ours, and no byte of it can change unseen."""
 
+import ast
 import hashlib
 import json
 import os
 import random
+import re
 import runpy
 import shutil
 import subprocess
@@ -258,3 +260,14 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_the_program_hashes_as_the_rfc_says(value):
     assert PROGRAM["canonical"](json.loads(json.dumps(value))).encode() == rfc8785.dumps(value)
+
+
+def test_the_page_has_the_lines_of_the_program():
+    page = (Path(__file__).parents[2] / "docs/explanation/audit.md").read_text()
+    listed = {
+        name: (int(first), int(last)) for name, first, last in re.findall(r"^\| `(\w+)` \| (\d+)-(\d+) \|", page, re.M)
+    }
+    functions = [each for each in ast.parse(VERIFIER.read_text()).body if isinstance(each, ast.FunctionDef)]
+    places = {each.name: (each.lineno, each.end_lineno) for each in functions}
+    assert listed == {name: place for name, place in places.items() if name not in ("require", "sha256")}
+    assert f"It has {len(VERIFIER.read_text().splitlines())} lines" in page
