@@ -1,14 +1,19 @@
-"""A fourth pipeline: a version that fails its check reaches nobody, and nothing is computed twice.
+"""A fourth pipeline: a version that fails its check reaches nobody; what is not new is not computed; all is proved.
 
-Four runs. In the second the weather comes in degrees Celsius instead of Fahrenheit, which a blocking check notices. In
-the third it is right again, with one more month. In the fourth nothing is new. In the end, where a table comes from,
-and why it is another than before. ``python -m example_project.checked``.
+Five runs. In the second the weather comes in degrees Celsius instead of Fahrenheit, which a blocking check notices. In
+the third it is right again, with one more month. In the fourth nothing is new. In the fifth somebody has edited a
+helper of one asset. In the end, where a table comes from, why it is another than before, and what proves it.
+``python -m example_project.checked``.
 """
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
@@ -28,19 +33,21 @@ from dagster_versioned import (
     publish_checked,
     versioned_asset,
 )
+from dagster_versioned.proof.keys import PublicKey
 from example_project.dagster_home import dagster_home
 from example_project.defs.resources import FlightData
+from example_project.rain import wettest
 from example_project.terminal import end_with, show_command
 
 LOCATION = ".example/checked"
+KEY = Path(".example/checked.pem")
+EVIDENCE, EDITED, REPORT = Path(".example/evidence"), Path(".example/edited"), Path(".example/wettest_days.html")
 PROJECT = "CHECKED_WEATHER"
 SAVED = "dagster_versioned/saved_seconds"
 RUNNING = dg.DefaultSensorStatus.RUNNING
 
 console = Console()
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-called: list[str] = []
-"""The functions of assets that were called, for the table that the example prints."""
 
 
 class WeatherData(FlightData):
@@ -58,7 +65,6 @@ class WeatherData(FlightData):
 @dg.asset(group_name="checked", metadata=TableOptions(publish="after_checks").as_metadata())
 def weather(weather_data: dg.ResourceParam[WeatherData]) -> pl.DataFrame:
     """The weather as it came; read by others once its checks have passed."""
-    called.append("weather")
     return weather_data.weather()
 
 
@@ -72,7 +78,6 @@ def is_fahrenheit(weather: pl.DataFrame) -> dg.AssetCheckResult:
 @versioned_asset(group_name="checked")
 def daily_weather(weather: pl.DataFrame) -> pl.DataFrame:
     """Each airport's day."""
-    called.append("daily_weather")
     day = weather.group_by("origin", "month", "day").agg(pl.col("temp").mean(), pl.col("precip").sum())
     return day.sort("origin", "month", "day")
 
@@ -80,14 +85,18 @@ def daily_weather(weather: pl.DataFrame) -> pl.DataFrame:
 @versioned_asset(group_name="checked")
 def wettest_days(daily_weather: pl.DataFrame) -> pl.DataFrame:
     """The ten days with most rain of each airport."""
-    called.append("wettest_days")
-    wet = daily_weather.sort("precip", "month", "day", descending=True).group_by("origin", maintain_order=True).head(10)
-    return wet.sort("origin", "month", "day")
+    return wettest(daily_weather)
+
+
+def project_resource() -> ProjectResource:
+    """The project, whose commits are signed where there is a key."""
+    key = str(KEY) if KEY.exists() else None
+    return ProjectResource(name=PROJECT, location=LOCATION, default_engine="polars", signing_key=key)
 
 
 def definitions() -> dg.Definitions:
     """What Dagster loads."""
-    project = ProjectResource(name=PROJECT, location=LOCATION, default_engine="polars")
+    project = project_resource()
     return dg.Definitions(
         assets=[weather, daily_weather, wettest_days],
         asset_checks=[is_fahrenheit],
@@ -116,6 +125,15 @@ class Scenario:
     is_published: bool
 
 
+@dataclass(frozen=True)
+class Made:
+    """What came of a run: which functions were called, and the seconds that the others would have taken."""
+
+    is_success: bool
+    called: tuple[str, ...]
+    saved: float
+
+
 BELOW = ("daily_weather", "wettest_days")
 SCENARIOS = (
     Scenario("everything is new", 11, False, ("weather", *BELOW), True),
@@ -126,50 +144,96 @@ SCENARIOS = (
 
 
 @app.command()
-def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's own log.")] = False) -> None:
-    """Take in the weather four times; show who was called, what a reader sees, and what was saved."""
+def main(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's own log.")] = False,
+    below: Annotated[bool, typer.Option("--below", help="Make what is below the weather alone.")] = False,
+) -> None:
+    """Take in the weather five times; show who was called, what a reader sees, what was saved, and what proves it."""
+    if below:
+        with dagster_home(), dg.DagsterInstance.get() as instance:
+            made = _materialize(list(BELOW), WeatherData(), instance, verbose)
+        print(", ".join(made.called), f"{made.saved:.3f}", sep="|")
+        return
     began = time.monotonic()
-    shutil.rmtree(LOCATION, ignore_errors=True)
-    console.rule("A bad version reaches nobody, and nothing is computed twice", align="left")
+    for path in (LOCATION, EVIDENCE, EDITED):
+        shutil.rmtree(path, ignore_errors=True)
+    for key in (KEY, KEY.with_suffix(".pem.pub")):
+        key.unlink(missing_ok=True)
+    KEY.parent.mkdir(exist_ok=True)
+    console.rule("A bad version reaches nobody, nothing is computed twice, all can be proved", align="left")
+    faults = [f"no key: {ended}"] if (ended := _show("key", "new", str(KEY))) else []
     shown = Table(header_style="bold")
     for heading in ("run", "functions called", "seconds saved", "deltalake sees"):
         shown.add_column(heading, justify="right" if heading in ("seconds saved", "deltalake sees") else "left")
-    project, faults = Project.open(PROJECT, LOCATION), list[str]()
+    project = project_resource().project()
     with dagster_home(), dg.DagsterInstance.get() as instance:
         for number, scenario in enumerate(SCENARIOS, 1):
             faults += _run(number, scenario, project, instance, shown, verbose)
+    faults += _run_edited(shown)
     console.print(shown)
-    for verb in (["parked", "ls"], ["trace", "wettest_days"], ["why", "wettest_days"]):
-        if ended := show_command(console, ["dagster-versioned", "--location", LOCATION, *verb]):
+    trust = ("--trust", f"{KEY}.pub")
+    for verb in (
+        ("parked", "ls"),
+        ("trace", "wettest_days"),
+        ("why", "wettest_days"),
+        ("verify", *trust),
+        ("reproduce", "wettest_days", "@1", "-m", "example_project.checked"),
+        ("report", "wettest_days", *trust, "--output", str(REPORT)),
+        ("audit", "wettest_days", *trust, "--output", str(EVIDENCE), "--verifier", f"{EDITED}/verify.py"),
+    ):
+        if ended := _show(*verb):
             faults.append(f"{' '.join(verb)} ended with {ended}")
+    key_id = PublicKey.parse(Path(f"{KEY}.pub").read_bytes()).key_id
+    if ended := show_command(console, ["python", f"{EDITED}/verify.py", str(EVIDENCE), "--trust", key_id]):
+        faults.append(f"verify.py ended with {ended}")
     console.print(f"\nTook {time.monotonic() - began:.0f} s.")
     end_with(console, faults)
+
+
+def _show(*verb: str) -> int:
+    return show_command(console, ["dagster-versioned", "--location", LOCATION, *verb])
+
+
+def _run_edited(shown: Table) -> list[str]:
+    """Have somebody edit a helper, and make what is below the weather: by another process, which loads that code."""
+    edited = shutil.copytree(Path(__file__).parent, EDITED / "example_project")
+    rain = edited / "rain.py"
+    rain.write_text(rain.read_text("utf-8").replace("DAYS = 10", "DAYS = 5"), "utf-8")
+    command = [sys.executable, "-P", "-m", "example_project.checked", "--below"]
+    with console.status("Run 5: somebody edits rain.py"):
+        path = os.pathsep.join(filter(None, [str(EDITED), os.environ.get("PYTHONPATH")]))
+        ran = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        )
+    functions, _, saved = ran.stdout.strip().rpartition("|")
+    shown.add_row("5 somebody edits rain.py: DAYS = 5", functions, saved, f"{_seen():,} rows, as before")
+    return [] if functions == "wettest_days" else [f"run 5 called {functions!r}: {ran.stderr[-2000:]}"]
 
 
 def _run(
     number: int, scenario: Scenario, project: Project, instance: dg.DagsterInstance, shown: Table, verbose: bool
 ) -> list[str]:
     before = _seen()
-    called.clear()
     data = WeatherData(weather_months=scenario.months, celsius=scenario.celsius)
-    saved = 0.0
     with console.status(f"Run {number}: {scenario.title}"):
         # The source first, and what is below it once its version is published, as the two sensors would have it.
-        if _materialize([weather], data, instance, verbose) is not None:
+        made = _materialize([weather], data, instance, verbose)
+        if made.is_success:
             publish_checked(project, instance, definitions())
         if scenario.is_published:
-            saved = _materialize(list(BELOW), data, instance, verbose) or 0.0
+            more = _materialize(list(BELOW), data, instance, verbose)
+            made = Made(more.is_success, (*made.called, *more.called), more.saved)
+    called = made.called
     after = _seen()
     is_as_it_was = "" if before != after else ", as before"
-    shown.add_row(f"{number} {scenario.title}", ", ".join(called), f"{saved:.3f}", f"{after:,} rows{is_as_it_was}")
+    shown.add_row(f"{number} {scenario.title}", ", ".join(called), f"{made.saved:.3f}", f"{after:,} rows{is_as_it_was}")
     faults = [] if tuple(called) == tuple(scenario.calls) else [f"run {number} called {called}"]
     if not scenario.is_published and before != after:
         faults.append(f"run {number} has failed its check, and readers see {after} rows instead of {before}")
     return faults
 
 
-def _materialize(assets: Sequence[Any], data: WeatherData, instance: dg.DagsterInstance, verbose: bool) -> float | None:
-    """The seconds that were saved by what was not called; ``None`` where the run has failed."""
+def _materialize(assets: Sequence[Any], data: WeatherData, instance: dg.DagsterInstance, verbose: bool) -> Made:
     job = dg.define_asset_job("taken_in", selection=dg.AssetSelection.assets(*assets))
     resolved = dg.Definitions.merge(definitions(), dg.Definitions(jobs=[job])).resolve_job_def("taken_in")
     config: Any = dg.RunConfig(
@@ -177,10 +241,13 @@ def _materialize(assets: Sequence[Any], data: WeatherData, instance: dg.DagsterI
         loggers={"console": {"config": {"log_level": "INFO" if verbose else "CRITICAL"}}},
     )
     result = resolved.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
-    if not result.success:
-        return None
-    found = [event.event_specific_data.materialization.metadata for event in result.get_asset_materialization_events()]
-    return sum(float(one["dagster_versioned/saved_seconds"].value) for one in found if SAVED in one)
+    found = {
+        event.step_key: event.event_specific_data.materialization.metadata
+        for event in result.get_asset_materialization_events()
+    }
+    saved = {step: float(shown[SAVED].value) for step, shown in found.items() if SAVED in shown}
+    called = tuple(str(step) for step in found if step not in saved)
+    return Made(result.success, called, sum(saved.values()))
 
 
 def _seen() -> int:

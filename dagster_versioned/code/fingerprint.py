@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -354,7 +354,7 @@ class CodeGraph:
             node.source = other.path
             self._read(node, other, self._statements_on(other, module, name), {})
 
-        return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "constant", fill)
+        return self._node((other.path, f"{module.path} {name}"), f"{other.name}:<{name}>", "effect", fill)
 
     def _import_effects(self, module: SourceModule) -> _Target:
         """What a module does to libraries when it is imported, as the seed of their random numbers."""
@@ -363,7 +363,7 @@ class CodeGraph:
             statements = [each for each in module.import_effects if not self._is_of_dagster(module, each)]
             self._read(node, module, statements, {})
 
-        return self._node((module.path, _LIBRARIES), f"{module.name}:{_LIBRARIES}", "constant", fill)
+        return self._node((module.path, _LIBRARIES), f"{module.name}:{_LIBRARIES}", "effect", fill)
 
     def _read(
         self, node: _Node, module: SourceModule, statements: Sequence[ast.AST], cells: Mapping[str, object]
@@ -676,7 +676,7 @@ def digest_of_file(path: Path) -> str:
         return "is not there"
 
 
-def _kind(statements: Iterable[ast.stmt]) -> str:
+def _kind(statements: Sequence[ast.stmt]) -> str:
     for statement in statements:
         match statement:
             case ast.ClassDef():
@@ -685,7 +685,8 @@ def _kind(statements: Iterable[ast.stmt]) -> str:
                 return "function"
             case _:
                 continue
-    return "constant"
+    is_import = all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in statements)
+    return "import" if statements and is_import else "constant"
 
 
 def _encoded(*texts: str) -> bytes:

@@ -21,6 +21,12 @@ def test_a_bad_version_reaches_nobody_and_nothing_is_computed_twice(tmp_path):
     ran = run(sys.executable, "-m", "example_project.checked")
     assert (ran.returncode, "Not as expected" in ran.stdout) == (0, False), ran.stdout + ran.stderr
     seen = [line.split("│")[4].strip() for line in ran.stdout.splitlines() if line.startswith("│ ")]
-    assert seen == ["23,971 rows", "23,971 rows, as before", "26,115 rows", "26,115 rows, as before"]
+    assert seen == [
+        *("23,971 rows", "23,971 rows, as before", "26,115 rows"),
+        *("26,115 rows, as before", "26,115 rows, as before"),
+    ]
+    assert "example_project.rain:DAYS" in ran.stdout  # by what the helper was another, in `why`
+    assert "reproduced, the same bytes" in ran.stdout
+    assert "PROVED   what the signer said" in ran.stdout
     listed = run("dagster-versioned", "--location", ".example/checked", "--json", "parked", "ls")
     assert {one["state"] for one in json.loads(listed.stdout)["drafts"]} == {"published", "failed"}

@@ -119,13 +119,13 @@ def prove(folder, trusted, wanted):
     for before, where in zip([None, *commits], logs):
         entry = parsed(found[where].read_bytes().split(b"\n", 1)[0], where)["commitInfo"].get("dagsterVersioned")
         require(entry is None or entry.get("prev") == before, f"{where}: not linked to the commit before it")
-    print(f"log      {len(logs)} commits, each linked to the one before, the last one signed")
+    print(f"log      commits {len(logs)}, each linked to the one before, the last one signed")
     made = next((each for each in entry["versions"] if each["metadata_sha"] == name), None)
     require(made, f"{logs[-1]}: makes no version {name}")
     identity = made["identity"]
     sha = hashlib.sha256(canonical(identity).encode()).hexdigest()
     require(sha == name, f"{logs[-1]}: the identity has the SHA-256 {sha}")
-    print(f"version  {name}: {identity['nrow']} rows, {len(identity.get('parents', ()))} parents")
+    print(f"version  {name}: rows {identity['nrow']}, parents {len(identity.get('parents', ()))}")
     paths = [(found[part], None if vector is None else found[vector]) for part, vector in bundle["parts"] or ()]
     lines = [sha256(part) + ("" if vector is None else f" {sha256(vector)}") for part, vector in paths]
     if not made["facts"]["digest"].startswith("seq-sha256"):
@@ -133,7 +133,7 @@ def prove(folder, trusted, wanted):
     several = hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
     data = lines[0] if len(lines) == 1 and " " not in lines[0] else several
     require(bundle["parts"] is None or data == identity["data_sha"], "parts/: not the bytes of this version")
-    print(f"rows     {f'in {len(lines)} files' if bundle['parts'] is not None else 'not here'}: {identity['data_sha']}")
+    print(f"rows     {f'files {len(lines)}' if bundle['parts'] is not None else 'not here'}: {identity['data_sha']}")
     print("PROVED   what the signer said. report.html, and other files, are for reading alone.")
 
 
