@@ -10,7 +10,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.envelope import Envelope
 from dagster_versioned.proof.keys import Signer
 from dagster_versioned.proof.statement import Place, approval, provenance, reproduced
-from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectStore
 from dagster_versioned.tables.attestations import put_attestation
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.context import CommittedTable
@@ -37,7 +37,8 @@ class CommitSigner:
             return
         try:
             place = Place.of(table.project, table.name, record.log_version)
-            _put(table.store, record, provenance(place, record), self._signer)
+            # A signature that a power failure takes can be made again, so that a write does not wait for the disk.
+            _put(table.store, record, provenance(place, record), self._signer, durability="later")
         except VersionedError:
             logger.warning(
                 "%s: log version %d is committed, but it could not be signed. Sign it later: `dagster-versioned attest "
@@ -117,5 +118,7 @@ def _commit_of(
     return store_of(project, table, log_version), place, record
 
 
-def _put(store: ObjectStore, record: CommitRecord, statement: dict[str, Any], signer: Signer) -> str:
-    return put_attestation(store, record.sha256, Envelope.sign(encode(statement), signer).to_bytes())
+def _put(
+    store: ObjectStore, record: CommitRecord, statement: dict[str, Any], signer: Signer, durability: Durability = "now"
+) -> str:
+    return put_attestation(store, record.sha256, Envelope.sign(encode(statement), signer).to_bytes(), durability)

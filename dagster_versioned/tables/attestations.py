@@ -8,8 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
-from dagster_versioned.errors import AlreadyExists
-from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectStore
 
 FOLDER = ".metadata/attestations/"
 """Where the documents are, below the table's folder, by the SHA-256 of the commit; `TableFork` knows it, too."""
@@ -17,13 +16,10 @@ FOLDER = ".metadata/attestations/"
 _KEY = re.compile(rf"{re.escape(FOLDER)}([0-9a-f]{{64}})/([0-9a-f]{{64}})\.json", re.ASCII)
 
 
-def put_attestation(store: ObjectStore, commit_sha: str, data: bytes) -> str:
+def put_attestation(store: ObjectStore, commit_sha: str, data: bytes, durability: Durability = "now") -> str:
     """Keep an attestation of a commit with its table; returns its key. Raises `StorageError`."""
     key = f"{FOLDER}{commit_sha}/{hashlib.sha256(data).hexdigest()}.json"
-    try:
-        store.put_if_absent(key, data)
-    except AlreadyExists:
-        store.put(key, data)  # what is there has not the bytes of its name
+    store.put(key, data, durability=durability)
     return key
 
 
