@@ -25,6 +25,7 @@ from dagster_versioned.proof.attest import CommitSigner, attest
 from dagster_versioned.proof.audit import VERIFIER, write_bundle
 from dagster_versioned.proof.envelope import Envelope
 from dagster_versioned.proof.keys import PrivateKey
+from support.crashes import foreign
 
 KEY, STRANGER = PrivateKey.generate(), PrivateKey.generate()
 PROGRAM = runpy.run_path(str(VERIFIER))
@@ -58,8 +59,8 @@ def bundle(project, tmp_path):
 def prove(folder, *, trust=KEY, **wanted):
     """What the program says of a bundle, in this process; its output where it proves it."""
     try:
-        PROGRAM["prove"](folder, {trust.public.key_id}, {"project": None, "table": None, "version": None} | wanted)
-    except (PROGRAM["NotProved"], LookupError, TypeError, AttributeError, ValueError, OSError) as error:
+        PROGRAM["prove"](folder, {trust.public.key_id}, PROGRAM["WANTED"] | wanted)
+    except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
         return str(error) or type(error).__name__
     return "PROVED"
 
@@ -95,6 +96,29 @@ def test_it_is_of_what_was_asked_for(bundle):
     assert "project: it is signed for SHOP, not BAR" in prove(folder, project="BAR")
     assert "table: it is signed for merged" in prove(folder, table="plain")
     assert "version: it is signed for" in prove(folder, version="0" * 64)
+    assert "environment: it is signed for production" in prove(folder, environment="pr-1")
+
+
+def test_what_is_before_another_programs_commit_is_said_not_to_be_proved(tmp_path, capsys):
+    project = Project.open("SHOP", str(tmp_path / "shop"))
+    project.observers = (CommitSigner(KEY),)
+    foreign(project.table("t"))
+    project.table("t").adopt()
+    folder = write_bundle(project, "t", tmp_path / "bundle", keys=[KEY.public]).folder
+    assert prove(folder) == "PROVED"
+    assert "commits 1 to 2, each linked" in capsys.readouterr().out
+
+
+def test_a_terminal_is_told_nothing_by_names(bundle):
+    folder = bundle()
+    (folder / "parts" / "\x1b[2KPROVED").write_bytes(b"")
+    command = [sys.executable, VERIFIER, folder, "--trust", KEY.public.key_id]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, "\\x1b" in ran.stderr, "\x1b" in ran.stderr) == (1, True, False)
+    empty = folder.parent / "empty"
+    empty.mkdir()
+    ran = subprocess.run([*command[:2], empty, *command[3:]], capture_output=True, text=True, check=False)
+    assert (ran.returncode, "this is no bundle" in ran.stderr) == (1, True)
 
 
 def test_a_strangers_word_proves_nothing(bundle, project):
@@ -106,7 +130,7 @@ def test_a_strangers_word_proves_nothing(bundle, project):
     signed = Envelope(payload, ((KEY.public.key_id, Envelope.sign(payload, STRANGER).signatures[0][1]),))
     (folder / "keys" / f"{KEY.public.key_id}.pem").write_text(STRANGER.public.pem)
     replace(folder, document, signed.to_bytes())
-    assert "another key" in prove(folder)
+    assert "no trusted key" in prove(folder)
 
 
 def replace(folder: Path, path: Path, data: bytes) -> None:
@@ -128,16 +152,21 @@ def renamed(folder: Path) -> None:
     ("kind", "expected"),
     [
         ("part", "not the bytes of this version"),
-        ("fewer parts", "not the bytes of this version"),
-        ("entry", "no trusted key has signed"),
+        ("fewer parts", "parts/: other files"),
+        ("entry", "has signed the commit"),
         ("earlier entry", "not linked"),
         ("fewer entries", "log_version"),
         ("more entries", "other files than 0 to the end"),
         ("version", "makes no version"),
-        ("statement", "no trusted key has signed"),
+        ("rows beside those of the version", "parts/: other files"),
+        ("rows instead of those of the version", "parts/: other files"),
+        ("rows where there are none", "parts/: other files"),
+        ("a file of no kind", "no file of a bundle"),
+        ("a garbled attestation", "PROVED"),
+        ("statement", "has signed the commit"),
     ],
 )
-def test_who_writes_bundle_json_anew_is_found_out(bundle, kind, expected):
+def test_who_writes_bundle_json_anew_is_found_out(bundle, kind, expected):  # noqa: C901 - a case for each attack
     folder = bundle(version="@1")
     document = json.loads((folder / "bundle.json").read_bytes())
     logs = sorted((folder / "log").iterdir())
@@ -155,11 +184,23 @@ def test_who_writes_bundle_json_anew_is_found_out(bundle, kind, expected):
             logs[-1].unlink()
             document["log_version"] -= 1
             # What was signed of the earlier one is not in the bundle.
-            expected = "no trusted key has signed"
+            expected = "has signed the commit"
         case "more entries":
             (folder / "log" / f"{2:020}.json").write_bytes(b"{}")
         case "version":
             document["version"] = "0" * 64
+        case "rows beside those of the version":
+            (folder / "parts/000009.parquet").write_bytes(b"other rows")
+        case "rows instead of those of the version":
+            document["parts"][0][0] = f"keys/{'0' * 64}.pem"
+            (folder / "parts/000000.parquet").rename(folder / document["parts"][0][0])
+            (folder / "parts/000000.parquet").write_bytes(b"other rows")
+        case "rows where there are none":
+            document["parts"] = None
+        case "a file of no kind":
+            (folder / "\x1b[1A\x1b[2KPROVED").write_bytes(b"")
+        case "a garbled attestation":
+            (folder / "attestations" / f"{'0' * 64}.json").write_bytes(b"{")
         case _:
             [path] = (folder / "attestations").iterdir()
             members = json.loads(path.read_bytes())

@@ -1,7 +1,5 @@
 """Keys that a service keeps: AWS KMS's API, by a server of its own."""
 
-import base64
-
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -16,9 +14,9 @@ from dagster_versioned.proof.signatures import TrustedKeys, check_signatures
 
 
 def sign_digest(key, message, signing_algorithm):
-    """What AWS does with ``MessageType=DIGEST``; moto hashes what it is given, in base64, once more."""
+    """What AWS does with ``MessageType=DIGEST``; moto hashes what it is given once more."""
     assert signing_algorithm == "ECDSA_SHA_256"
-    return key.private_key.sign(base64.b64decode(message), ec.ECDSA(Prehashed(hashes.SHA256())))
+    return key.private_key.sign(message, ec.ECDSA(Prehashed(hashes.SHA256())))
 
 
 @pytest.fixture(scope="module")
