@@ -224,11 +224,11 @@ def verify(
         _verified(session, table_of(project, name), at, partition, witnesses)
         for name in tables or map(str, project.tables())
     ]
-    if keys is not None and (keys.keys or require_signatures):
+    if keys is not None and (keys.keys or require_signatures or keys.signatures_required):
         is_required = require_signatures or keys.signatures_required
         for document in documents:
             document["signatures"] = _signatures(project, document["table"], keys, at, partition)
-            good = ("signed",) if is_required else ("signed", "unsigned")
+            good = ("signed",) if is_required else ("signed", "unsigned", "elsewhere")
             document["not_signed"] = sum(each.standing not in good for each in document["signatures"])
             document["ok"] &= not document["not_signed"]
     ok = all(document["ok"] for document in documents)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
-from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.session import KEY_VARIABLE, Session
 from dagster_versioned.cli.terminal import counted, human_size, progress
 from dagster_versioned.errors import InvalidInput
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dagster_versioned.proof.signatures import TrustedKeys
 
 command = Commands("Prove")
-
-KEY_VARIABLE = "DAGSTER_VERSIONED_SIGNING_KEY"
 
 SigningKey = Annotated[
     str | None,

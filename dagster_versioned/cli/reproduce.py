@@ -16,8 +16,8 @@ from dagster_versioned.cli.code_locations import Modules
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.prove import KEY_VARIABLE, SigningKey, signing_key
-from dagster_versioned.cli.session import Session, absolute
+from dagster_versioned.cli.prove import SigningKey, signing_key
+from dagster_versioned.cli.session import KEY_VARIABLE, Session, absolute
 from dagster_versioned.cli.terminal import Table, short
 from dagster_versioned.errors import InvalidInput
 

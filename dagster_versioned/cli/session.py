@@ -1,5 +1,6 @@
 """The project that the options of every command open."""
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from dagster_versioned.governance.registry import Registry
     from dagster_versioned.projects.project import Project
     from dagster_versioned.tables.table import VersionedTable
+
+
+KEY_VARIABLE = "DAGSTER_VERSIONED_SIGNING_KEY"
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Session:
                     "Governance knows many projects, and none is named. Give --project, or set "
                     "DAGSTER_VERSIONED_PROJECT; `dagster-versioned gov list` shows them."
                 )
-            return self.governed().project(self.project, location=self.location, author=self.author)
+            return self._signing(self.governed().project(self.project, location=self.location, author=self.author))
         if not self.location:
             raise InvalidInput(
                 "No location. Give --location (a local path, file:///…, s3://…, gs://… or abfss://…), "
@@ -83,7 +87,15 @@ class Session:
                 f"{unnamed.store.uri} holds the project {recorded!r}, not {self.project!r}. Nothing was changed. "
                 "Correct --project or --location."
             )
-        return Project(self.project or str(recorded), unnamed.store, author=self.author)
+        return self._signing(Project(self.project or str(recorded), unnamed.store, author=self.author))
+
+    def _signing(self, project: "Project") -> "Project":
+        """The project, of which each commit is signed where the environment names a key."""
+        if place := os.environ.get(KEY_VARIABLE):
+            from dagster_versioned.proof.attest import CommitSigner
+
+            project.observers = (CommitSigner(place),)
+        return project
 
     def governed(self) -> "Governance":
         """The governance, in the role that was given: by default a developer's with a registry, else a reader's.

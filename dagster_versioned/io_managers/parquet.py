@@ -98,6 +98,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         from dagster_versioned.assets.asset_code import note_loaded_code
 
         note_loaded_code()
+        if self.project.signing_key:
+            self.project.project()  # with its key: that it cannot be used is not to be found out after hours of work
         kinds = [
             getattr(def_, "configurable_resource_cls", None)
             for def_ in context.all_resource_defs.values()

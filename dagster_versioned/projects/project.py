@@ -73,10 +73,14 @@ class Project(ProjectContext):
             raise InvalidInput(
                 f"{self.name} is governed, so its name is in the registry and cannot be changed. Nothing was changed."
             )
-        renamed = Project(name, self.store, author=self.author)
+        renamed = Project(name, self.store, author=self.author, observers=self.observers)
         require("rename project", self)
         rename_project(self, name)
         self._is_named = False
+        if renamed.observers:
+            for table in renamed.tables():
+                operations = renamed.table(table).operations
+                operations.tell(operations.cache.existing_state())  # the commits have another place now
         return renamed
 
     def pins(self) -> dict[str, Pin]:

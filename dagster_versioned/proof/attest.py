@@ -3,20 +3,22 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
-from dagster_versioned.errors import VersionedError
+from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
 from dagster_versioned.projects.project import Project
-from dagster_versioned.proof.envelope import Envelope
-from dagster_versioned.proof.keys import Signer
+from dagster_versioned.proof.envelope import MAX_BYTES, Envelope
+from dagster_versioned.proof.keys import Signer, open_signer
 from dagster_versioned.proof.statement import Place, approval, provenance, reproduced
 from dagster_versioned.storage.object_store import Durability, ObjectStore
-from dagster_versioned.tables.attestations import put_attestation
+from dagster_versioned.tables.attestations import list_attestations, put_attestation
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.context import CommittedTable
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.history import CommitRecord
+from dagster_versioned.tables.history import CommitRecord, Version
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table import VersionedTable
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -25,16 +27,21 @@ APPROVED_FOR = timedelta(days=30)
 
 
 class CommitSigner:
-    """Signs each commit that makes versions; a `CommitObserver` of a project."""
+    """Signs each commit; a `CommitObserver` of a project.
 
-    def __init__(self, signer: Signer) -> None:
-        self._signer = signer
+    A signer is given, or the place of its key, which is opened for the first commit.
+    """
+
+    def __init__(self, signer: Signer | str) -> None:
+        self._given = signer
+
+    @cached_property
+    def _signer(self) -> Signer:
+        return open_signer(self._given) if isinstance(self._given, str) else self._given
 
     def committed(self, table: CommittedTable, state: TableState) -> None:
         """Sign the commit at the end of a log. It stands whether that can be done or not: then the log says so."""
         record = state.history.record(state.log_version)
-        if not record.stored:
-            return
         try:
             place = Place.of(table.project, table.name, record.log_version)
             # A signature that a power failure takes can be made again, so that a write does not wait for the disk.
@@ -76,9 +83,14 @@ def approve(
 ) -> str:
     """Sign that an action with a version is agreed to, until a moment (30 days from now). Returns the document's key.
 
-    Raises as `attest` does.
+    Raises as `attest` does, and `InvalidInput` where the key has signed that the version was made.
     """
     store, place, record = _commit_of(project, table, version, partition)
+    if _has_signed(signer, store, place, record):
+        raise InvalidInput(
+            f"The key {signer.public.key_id[:16]} has signed that @{record.log_version} of {table} was made, and "
+            "nobody approves of their own. Nothing was signed. Have somebody else approve."
+        )
     until = expires or datetime.now(UTC) + APPROVED_FOR
     return _put(store, record, approval(place, record, action, until, message), signer)
 
@@ -97,6 +109,16 @@ def attest_reproduction(
     return _put(store, record, reproduced(place, record, outcome), signer)
 
 
+def named_version(table: VersionedTable, version: VersionLike, partition: str | None) -> Version:
+    """The one version that is meant. Raises `InvalidInput` for a table of several partitions without naming one."""
+    if version is None and partition is None and len(partitions := table.partitions()) > 1:
+        raise InvalidInput(
+            f"{table.name} has {len(partitions)} partitions, each with versions of its own. Nothing was done. Name "
+            "one: --partition."
+        )
+    return table.version(version, partition=partition)
+
+
 def store_of(project: Project, table: str, log_version: int) -> ObjectStore:
     """The store that keeps the attestations of a commit: production's, of what an environment began with."""
     opened = project.table(table)
@@ -110,12 +132,21 @@ def _commit_of(
     project: Project, table: str, version: VersionLike, partition: str | None
 ) -> tuple[ObjectStore, Place, CommitRecord]:
     opened = project.table(table)
-    chosen = opened.choose(version, partitions=None if partition is None else [partition])
-    found = max(chosen.versions, key=lambda each: each.log_version, default=None)
-    log_version = chosen.log_version if found is None else found.log_version
+    log_version = named_version(opened, version, partition).log_version
     record = opened.state.history.record(log_version)
     place = Place.of(project, opened.name, log_version)
     return store_of(project, table, log_version), place, record
+
+
+def _has_signed(signer: Signer, store: ObjectStore, place: Place, record: CommitRecord) -> bool:
+    for key in list_attestations(store, record.sha256).get(record.sha256, ()):
+        try:
+            envelope = Envelope.parse(store.get_range(key, 0, MAX_BYTES + 1))
+            if envelope.statement() == provenance(place, record) and envelope.signers([signer.public]):
+                return True
+        except IntegrityError:
+            continue
+    return False
 
 
 def _put(

@@ -1,7 +1,7 @@
 """What attestations prove, given the keys that are trusted: by whom commits are signed, and what is approved."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -21,18 +21,18 @@ from dagster_versioned.proof.statement import (
     provenance,
     versions_of,
 )
-from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.attestations import list_attestations
 from dagster_versioned.tables.documents.export import read_export
-from dagster_versioned.tables.history import CommitRecord, Version
+from dagster_versioned.tables.history import CommitRecord, History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.table_record import TableRecord
 
 Role = Literal["sign", "approve"]
 
-Standing = Literal["signed", "unsigned", "stranger", "revoked", "other"]
-"""``signed``: by a trusted key, of just this; ``stranger``: by keys that nobody trusts; ``revoked``: by one that is not
-trusted any more; ``other``: what is signed there is of something else."""
+Standing = Literal["signed", "unsigned", "stranger", "revoked", "elsewhere", "other"]
+"""``signed``: by a trusted key, of just this commit here; ``stranger``: by keys that nobody trusts; ``revoked``: by one
+that is not trusted any more; ``elsewhere``: by a trusted key, for the environment, name or project that it came from,
+and nothing after it is signed here; ``other``: what is signed there is of something else."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,15 @@ class TrustedKeys:
         roles: frozenset[Role] = frozenset({"sign", "approve"})
         return cls(tuple(TrustedKey(key, "a key that was named", roles) for key in keys))
 
-    def who_signed(self, envelope: Envelope, role: Role) -> list[TrustedKey]:
-        """Those of the keys with a role that signed an envelope, revoked ones too."""
+    def who_signed(self, envelope: Envelope, role: Role | None = None) -> list[TrustedKey]:
+        """Those of the keys, with a role if one is named, that signed an envelope; revoked ones too."""
         signed = set(envelope.signers(each.key for each in self.keys))
-        return [each for each in self.keys if role in each.roles and each.key.key_id in signed]
+        return [each for each in self.keys if each.key.key_id in signed and (role is None or role in each.roles)]
+
+    def among(self, keys: "TrustedKeys") -> "TrustedKeys":
+        """The same requirements, and of the keys those that are among others."""
+        ids = {each.key.key_id for each in keys.keys}
+        return replace(self, keys=tuple(each for each in self.keys if each.key.key_id in ids))
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,23 @@ def check_signatures(
     """
     opened = project.table(table)
     history = opened.state.history
-    wanted = None if versions is None else {version.log_version for version in versions}
-    every = [record for record in history.records if record.stored]
-    records = [record for record in every if wanted is None or record.log_version in wanted]
     found = _Attestations(project, opened)
-    return [_judge(record, found, keys) for record in records]
+    if versions is not None:
+        records = [history.record(at) for at in sorted({version.log_version for version in versions})]
+        return [_judge(record, found, keys) for record in records]
+    judged = [_judge(record, found, keys) for record in history.records if record.stored]
+    return [*judged, *_unsigned_end(history, found, keys)]
+
+
+def _unsigned_end(history: History, found: "_Attestations", keys: TrustedKeys) -> Iterator[CommitSignatures]:
+    """What other programs changed, and what was dropped, since the last signed commit, which covers what is before."""
+    for record in reversed(history.records):
+        dropped = record.member("dropped")
+        if not record.is_foreign and _is_signed_here(record, found, keys):
+            return
+        if record.is_foreign or dropped:
+            what = "was dropped" if dropped else f"was changed by another program ({record.operation})"
+            yield CommitSignatures(record.log_version, "unsigned", (), f"{what}, and nobody has signed it")
 
 
 def missing_approvals(
@@ -122,22 +139,23 @@ def missing_approvals(
     opened = project.table(table)
     record = opened.state.history.record(version.log_version)
     found, now = _Attestations(project, opened), datetime.now(UTC)
-    authors, approvers, expired = set[str](), dict[str, str](), 0
+    place = found.places(record)[0]
+    is_signed, authors, approvers, expired = False, set[str](), dict[str, str](), 0
     for sha, envelope in found.of(record):
         statement = envelope.statement()
-        author = statement == provenance(found.places(record)[0], record)
-        if author:
-            authors |= {each.key.key_id for each in keys.who_signed(envelope, "sign")}
-        until = approved_until(statement, found.places(record)[0], record, action)
+        if _is_provenance(statement, place, record):
+            authors |= {each.key.key_id for each in keys.who_signed(envelope)}
+            is_signed |= any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
+        until = approved_until(statement, place, record, action)
         if until is None:
             continue
         if until <= now:
             expired += 1
             continue
-        for each in keys.who_signed(envelope, "approve"):
-            if _holds(each, sha):
-                approvers[each.key.key_id] = str(each)
-    given = [name for key_id, name in approvers.items() if key_id not in authors]
+        approvers |= {each.key.key_id: str(each) for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
+    if not is_signed:
+        return "no trusted key has signed it, so whose it is, and who may not approve of it, is not known"
+    given = approvers.keys() - authors
     if len(given) >= count:
         return None
     of = f", of {count} that are required" if count > 1 else ""
@@ -147,21 +165,19 @@ def missing_approvals(
 
 
 class _Attestations:
-    """The attestations of a table's commits, listed once for each store that keeps them."""
+    """The attestations of a table's commits."""
 
     def __init__(self, project: Project, table: VersionedTable) -> None:
         self._project = project
         self._table = table
-        self._listed: dict[str, tuple[ObjectStore, Mapping[str, list[str]]]] = {}
         self._record = TableRecord.of(table.state.snapshot)
         self._export = read_export(project.data)
+        self.history = table.state.history
 
     def of(self, record: CommitRecord) -> Iterator[tuple[str, Envelope]]:
         """Those of a commit that can be read, with the SHA-256 of each. Raises `StorageError`."""
         store = store_of(self._project, str(self._table.name), record.log_version)
-        if store.uri not in self._listed:
-            self._listed[store.uri] = store, list_attestations(store)
-        for key in self._listed[store.uri][1].get(record.sha256, ()):
+        for key in list_attestations(store, record.sha256).get(record.sha256, ()):
             try:
                 envelope = Envelope.parse(store.get_range(key, 0, MAX_BYTES + 1))
                 envelope.statement()
@@ -174,52 +190,122 @@ class _Attestations:
     def places(self, record: CommitRecord) -> list[Place]:
         """Where a commit may have been made: here, under a name that the table had, or where it was exported from."""
         here = Place.of(self._project, self._table.name, record.log_version)
-        found = [here]
-        if record.log_version < self._record.since:
-            found += [Place(name, table, here.environment, here.generation) for name, table in self._record.former]
+        former = [Place(name, table, here.environment, here.generation) for name, table in self._record.former]
+        found = [here, *former]
         if self._export is not None:
             exported = [(self._export.environment, self._export.generation)]
             found += [Place(each.project, each.table, *exported[0]) for each in list(found)]
         return found
 
 
+def _is_provenance(statement: Mapping[str, object], place: Place, record: CommitRecord) -> bool:
+    try:
+        return statement == provenance(place, record)
+    except (VersionedError, LookupError, TypeError):
+        return False
+
+
+def _is_signed_here(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> bool:
+    """Whether a trusted key has signed a commit for the very place that it is at."""
+    place = found.places(record)[0]
+    return any(
+        _is_provenance(envelope.statement(), place, record)
+        and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
+        for sha, envelope in found.of(record)
+    )
+
+
 def _judge(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> CommitSignatures:
-    at, problems, notes = record.log_version, list[tuple[Standing, str]](), list[str]()
-    places = found.places(record)
-    signed_by: tuple[tuple[str, ...], str] | None = None
-    for sha, envelope in found.of(record):
-        note = _note(envelope, record, places[0])
+    judgement = _Judgement(record, found, keys)
+    for sha, envelope in judgement.envelopes:
+        judgement.hear(sha, envelope)
+    return judgement.result()
+
+
+class _Judgement:
+    """What the attestations of one commit say, one after the other."""
+
+    def __init__(self, record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> None:
+        self.envelopes = list(found.of(record))
+        self._record = record
+        self._found = found
+        self._keys = keys
+        self._places = found.places(record)
+        self._signed: dict[str, None] = {}
+        self._elsewhere: list[str] = []
+        self._problems: list[tuple[Standing, str]] = []
+        self._notes: list[str] = []
+        self._authors = {
+            str(each)
+            for _, envelope in self.envelopes
+            if _spoken_of(envelope, record, self._places)[0] is not None
+            for each in keys.who_signed(envelope)
+        }
+
+    def hear(self, sha: str, envelope: Envelope) -> None:
+        """Take an attestation into account."""
+        note = _note(envelope, self._record, self._places[0])
         if note is not None:
-            role: Role = "approve" if envelope.statement()["predicateType"] == APPROVAL else "sign"
-            names = [str(each) for each in keys.who_signed(envelope, role) if _holds(each, sha)]
-            notes += [f"{note[0]} {name}{note[1]}" for name in names]
-            continue
-        place, is_carried = _spoken_of(envelope, record, places)
+            self._notes += self._said_by(sha, envelope, *note)
+            return
+        place, is_carried = _spoken_of(envelope, self._record, self._places)
         if place is None:
-            problems.append(("other", "what is signed there is of another commit, version or place"))
-            continue
-        signed = keys.who_signed(envelope, "sign")
-        held = tuple(str(each) for each in signed if _holds(each, sha))
-        if held:
-            where = f" as {place}" if place != places[0] else ""
-            more = "; how it came here is not signed" if is_carried else ""
-            signed_by = signed_by or (held, f"signed by {', '.join(held)}{where}{more}")
-        elif signed:
-            first = signed[0]
-            assert first.revoked is not None
-            why = f", {first.revoked.reason}" if first.revoked.reason else ""
-            text = f"signed by {first}, which was revoked at {first.revoked.at:%Y-%m-%d %H:%M}Z{why}"
-            problems.append(("revoked", f"{text}; no witness had seen it before"))
+            self._problems.append(("other", "what is signed there is of another commit, version or place"))
+            return
+        signed = self._keys.who_signed(envelope, "sign")
+        held = [str(each) for each in signed if _holds(each, sha)]
+        if held and place == self._places[0] and not is_carried:
+            self._signed |= dict.fromkeys(held)
+        elif held:
+            self._elsewhere.append(f"signed by {', '.join(held)} as {place}")
         else:
-            ids = ", ".join(sorted({key_id[:16] for key_id, _ in envelope.signatures})) or "nobody"
-            problems.append(("stranger", f"signed by {ids}, which is not trusted to sign here"))
-    if signed_by is not None:
-        return CommitSignatures(at, "signed", *signed_by, notes=tuple(notes))
-    if not problems:
-        return CommitSignatures(at, "unsigned", (), "unsigned", notes=tuple(notes))
-    worst: list[Standing] = ["revoked", "stranger", "other"]
-    standing, text = min(problems, key=lambda problem: worst.index(problem[0]))
-    return CommitSignatures(at, standing, (), text, tuple(text for _, text in problems), tuple(notes))
+            self._problems.append(_not_believed(envelope, signed))
+
+    def _said_by(self, sha: str, envelope: Envelope, before: str, after: str) -> Iterator[str]:
+        role: Role = "approve" if envelope.statement()["predicateType"] == APPROVAL else "sign"
+        for name in (str(each) for each in self._keys.who_signed(envelope, role) if _holds(each, sha)):
+            is_own = role == "approve" and name in self._authors
+            yield f"{before} {name}{after}{' (who made it, so that it does not count)' if is_own else ''}"
+
+    def result(self) -> CommitSignatures:
+        """What it comes to."""
+        at, notes = self._record.log_version, tuple(self._notes)
+        if self._signed:
+            return CommitSignatures(
+                at, "signed", tuple(self._signed), f"signed by {', '.join(self._signed)}", notes=notes
+            )
+        if self._elsewhere:
+            after = _after(self._found.history, at)
+            covering = next((later for later in after if _is_signed_here(later, self._found, self._keys)), None)
+            if covering is not None:
+                text = f"{self._elsewhere[0]}, and covered by what is signed of @{covering.log_version}"
+                return CommitSignatures(at, "signed", (), text, notes=notes)
+            self._problems.append(("elsewhere", f"{self._elsewhere[0]}; how it came here is not signed"))
+        if not self._problems:
+            return CommitSignatures(at, "unsigned", (), "unsigned", notes=notes)
+        worst: list[Standing] = ["revoked", "elsewhere", "stranger", "other"]
+        standing, text = min(self._problems, key=lambda problem: worst.index(problem[0]))
+        return CommitSignatures(at, standing, (), text, tuple(text for _, text in self._problems), notes)
+
+
+def _not_believed(envelope: Envelope, signed: Sequence[TrustedKey]) -> tuple[Standing, str]:
+    """Why what was signed is not: a revoked key, or nobody's."""
+    if not signed:
+        ids = ", ".join(sorted({key_id[:16] for key_id, _ in envelope.signatures})) or "nobody"
+        return "stranger", f"signed by {ascii(ids)[1:-1]}, which is not trusted to sign here"
+    first = signed[0]
+    assert first.revoked is not None
+    why = f", {first.revoked.reason}" if first.revoked.reason else ""
+    text = f"signed by {first}, which was revoked at {first.revoked.at:%Y-%m-%d %H:%M}Z{why}"
+    return "revoked", f"{text}; no witness had seen it before"
+
+
+def _after(history: History, log_version: int) -> Iterator[CommitRecord]:
+    """Our own commits after a log version."""
+    for at in range(log_version + 1, history.log_version + 1):
+        record = history.record(at)
+        if not record.is_foreign:
+            yield record
 
 
 def _holds(key: TrustedKey, sha: str) -> bool:
@@ -235,18 +321,19 @@ def _note(envelope: Envelope, record: CommitRecord, place: Place) -> tuple[str, 
             ended = "expired " if until <= datetime.now(UTC) else ""
             return f"approved to {action} by", f", {ended or 'until '}{until:%Y-%m-%d}"
     outcome = outcome_of(statement, place, record)
-    return None if outcome is None else ("computed again by", f": {outcome.get('verdict')}, {outcome.get('text')}")
+    if outcome is None:
+        return None
+    same_code = outcome.get("same_code")
+    code = "" if same_code is True else ", by other code" if same_code is False else ", by code that is not known"
+    return "computed again by", f": {outcome.get('verdict')}, {outcome.get('text')}{code}"
 
 
 def _spoken_of(envelope: Envelope, record: CommitRecord, places: Sequence[Place]) -> tuple[Place | None, bool]:
     """The place at which a statement says that a commit was made, and whether it is of the commit taken over."""
     statement = envelope.statement()
-    try:
-        for place in places:
-            if statement == provenance(place, record):
-                return place, False
-    except (VersionedError, LookupError, TypeError):
-        return None, False
+    for place in places:
+        if _is_provenance(statement, place, record):
+            return place, False
     carried = carried_versions(statement)
     if carried is None:
         return None, False

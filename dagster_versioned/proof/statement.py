@@ -54,16 +54,21 @@ class Place:
 
 
 def provenance(place: Place, record: CommitRecord) -> dict[str, Any]:
-    """The statement that the versions of a commit were made as its log says.
+    """The statement that a commit, and the versions that it makes, were made as its log says.
 
-    Raises `InvalidInput` for a commit that makes no version.
+    Raises `InvalidInput` for a commit of another program.
     """
-    entries = _entries(record)
+    if record.is_foreign:
+        raise InvalidInput(
+            f"Log version @{record.log_version} was committed by another program ({record.operation}). Nothing was "
+            "signed. Give it an identity: `dagster-versioned adopt`."
+        )
+    entries = [stored.raw() for stored in record.stored or ()]
     facts = [entry["facts"] for entry in entries]
     runs = [each["run"] for each in facts if each.get("run")]
     codes = {code["fingerprint"]: code for run in runs if (code := run.get("code"))}
     dependencies = {repr(each): each for each in (*_parents(entries), *_codes(codes))}
-    writer: dict[str, str] = facts[0]["writer"]
+    writer: dict[str, str] = (facts[0].get("writer") if facts else None) or {}
     run: dict[str, Any] = runs[0] if runs else {}
     return {
         **_statement(place, record),
@@ -78,21 +83,30 @@ def provenance(place: Place, record: CommitRecord) -> dict[str, Any]:
                 "resolvedDependencies": list(dependencies.values()),
             },
             "runDetails": {
-                "builder": {"id": _OURS, "version": {writer["name"]: writer["version"]}},
+                "builder": {"id": _OURS, **({"version": {writer["name"]: writer["version"]}} if writer else {})},
                 "metadata": {
                     **({"invocationId": run["run_id"]} if run else {}),
-                    "finishedOn": facts[0]["created_at"],
+                    "finishedOn": facts[0]["created_at"] if facts else _text(moment_of(record)),
                 },
             },
         },
     }
 
 
+def moment_of(record: CommitRecord) -> datetime:
+    """When a commit was made, as its log says."""
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC)
+
+
 def approval(place: Place, record: CommitRecord, action: str, expires: datetime, message: str | None) -> dict[str, Any]:
     """The statement that somebody agrees to an action with the versions of a commit, until a moment.
 
-    Raises `InvalidInput` for another action, and a moment that is past or has no zone.
+    Raises `InvalidInput` for another action, a moment that is past or has no zone, and a commit that makes no version.
     """
+    if not record.stored:
+        raise InvalidInput(
+            f"Log version @{record.log_version} ({record.operation}) makes no version. Nothing was signed."
+        )
     if action not in ACTIONS:
         raise InvalidInput(f"An approval is of {' or '.join(ACTIONS)}, not of {action!a:.100}. Nothing was signed.")
     now = datetime.now(UTC)
@@ -162,7 +176,7 @@ def carried_versions(statement: Mapping[str, Any]) -> tuple[Place, list[dict[str
 
 
 def versions_of(record: CommitRecord) -> list[dict[str, Any]]:
-    """The versions of a commit as a statement names them. Raises `InvalidInput` where it makes none."""
+    """The versions of a commit as a statement names them."""
     return [
         {
             **({"partition": partition} if (partition := entry["identity"].get("partition")) is not None else {}),
@@ -170,17 +184,8 @@ def versions_of(record: CommitRecord) -> list[dict[str, Any]]:
             "data_sha": entry["identity"]["data_sha"],
             "rows": entry["identity"]["nrow"],
         }
-        for entry in _entries(record)
+        for entry in (stored.raw() for stored in record.stored or ())
     ]
-
-
-def _entries(record: CommitRecord) -> Sequence[Mapping[str, Any]]:
-    if not record.stored:
-        raise InvalidInput(
-            f"Log version @{record.log_version} ({record.operation}) makes no version. Nothing was signed. Name a "
-            "version: `dagster-versioned history` lists them."
-        )
-    return [stored.raw() for stored in record.stored]
 
 
 def _statement(place: Place, record: CommitRecord) -> dict[str, Any]:

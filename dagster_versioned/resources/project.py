@@ -132,7 +132,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return stand_in
         environment = self._environment()
         production = self._production()
-        if (key := value_of("signing_key", self.signing_key)) is not None:
+        if key := value_of("signing_key", self.signing_key):
             from dagster_versioned.proof.attest import CommitSigner
             from dagster_versioned.proof.keys import open_signer
 

@@ -142,9 +142,13 @@ class TableOperations:
         if self.project.environment is None and (version := hidden_by(state.history)) is not None:
             self._warn_of_hiding(version)
         self._publish(state)
+        self.tell(state)
+        return state
+
+    def tell(self, state: TableState) -> None:
+        """Tell who observes the project of the commit at the end of the log."""
         for observer in self.project.observers:
             observer.committed(self, state)
-        return state
 
     def _warn_of_hiding(self, version: Version) -> None:
         parts = version.facts.part_count

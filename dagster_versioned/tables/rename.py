@@ -99,6 +99,7 @@ def rename(
         TableRecord.of(new.cache.existing_state().snapshot).left_for(target) is None
     ):  # else it goes by a third name since
         _tidy(project, old, new, state)
+        new.tell(new.cache.existing_state())  # the commit has another place now
     return report
 
 

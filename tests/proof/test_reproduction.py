@@ -309,7 +309,7 @@ def test_an_outcome_can_be_signed(shop, tmp_path):
     copied = tmp_path / "copy"
     subprocess.run(["cp", "-r", shop.store.uri, copied], check=True)
     project = Project.open("SHOP", str(copied))
-    outcome = {"verdict": "reproduced", "text": "the same bytes"}
+    outcome = {"verdict": "reproduced", "text": "the same bytes", "same_code": True}
     attest_reproduction(project, "cleaned", "@0", outcome, signer=key)
     found = check_signatures(project, "cleaned", TrustedKeys.of([key.public]))[0]
     assert (found.standing, found.notes) == (

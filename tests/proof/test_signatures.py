@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from dagster_versioned.proof.signatures import (
     named_keys,
 )
 from dagster_versioned.tables.attestations import list_attestations, put_attestation
+from support.crashes import append_as_another_program
 
 KEY, STRANGER, SECOND = PrivateKey.generate(), PrivateKey.generate(), PrivateKey.generate()
 
@@ -143,13 +145,51 @@ def test_signatures_go_where_the_table_goes(project, tmp_path):
     assert standings(branch, "bills") == ["signed"] * 2
     there = Project.open("SHOP", str(tmp_path / "export"))
     export_environment(project, "pr-1", str(tmp_path / "export"), dry_run=False)
-    assert standings(there, "bills") == ["signed"] * 2
-    assert standings(there, "fresh") == ["signed"]
+    # What an environment signed is no word for the place that it was exported to, until something there is signed.
+    assert standings(there, "bills") == ["signed", "elsewhere"]
+    assert standings(there, "fresh") == ["elsewhere"]
+    there.observers = (CommitSigner(KEY),)
+    there.table("bills").write(pa.table({"v": [9]}))
+    assert standings(there, "bills") == ["signed"] * 3
     project.observers = ()
     promote(project, "pr-1", dry_run=False)
     [promoted] = check_signatures(project, "fresh", trusted())
-    assert promoted.standing == "signed"
+    assert promoted.standing == "elsewhere"
     assert "in pr-1; how it came here is not signed" in promoted.text
+
+
+def test_a_project_of_another_name_is_signed_for_once_its_owner_says_so(project, tmp_path):
+    write(project)
+    copied = tmp_path / "copied"
+    shutil.copytree(project.store.uri, copied)
+    stolen = Project.open("SHOP", str(copied)).rename("PAYROLL")
+    assert standings(stolen) == ["elsewhere"]
+    assert standings(project.rename("STORE")) == ["signed"]
+
+
+def test_what_nobody_signed_at_the_end_is_said(project):
+    write(project)
+    plain = Project.open("SHOP", project.store.uri)
+    append_as_another_program(plain.table("orders"), pa.table({"v": [9]}))
+    assert standings(project) == ["signed", "unsigned"]
+    assert "another program (APPEND)" in check_signatures(project, "orders", trusted())[-1].text
+    plain.table("orders").adopt()
+    assert standings(project) == ["signed", "unsigned", "unsigned"]
+    write(project, rows=7)
+    assert standings(project) == ["signed", "unsigned", "signed"]
+    plain.table("orders").drop(dry_run=False)
+    assert standings(project) == ["signed", "unsigned", "signed", "unsigned"]
+    project.table("orders").restore()
+    project.table("orders").drop(dry_run=False)
+    assert standings(project)[-1] == "signed"
+
+
+def test_an_altered_promoted_version_is_not_signed(project):
+    write(project)
+    create_environment(project, "pr-1")
+    write(project.in_environment("pr-1"), "fresh", rows=4)
+    promote(project, "pr-1", dry_run=False)
+    assert standings(project, "fresh") == ["signed"]
 
 
 class TestApprovals:
@@ -168,7 +208,11 @@ class TestApprovals:
         assert "0 trusted keys" in self.missing(branch)
         approve(branch, "orders", signer=STRANGER)
         assert "0 trusted keys" in self.missing(branch)
-        approve(branch, "orders", signer=KEY)
+        with pytest.raises(InvalidInput, match="nobody approves of their own"):
+            approve(branch, "orders", signer=KEY)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dagster_versioned.proof.attest._has_signed", lambda *_: False)
+            approve(branch, "orders", signer=KEY)
         assert "who made it does not count" in self.missing(branch)
         approve(branch, "orders", signer=SECOND)
         approve(branch, "orders", signer=SECOND, message="twice")
