@@ -12,7 +12,7 @@ from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgume
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import version_name
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import counted, progress, say
+from dagster_versioned.cli.terminal import counted, progress, say, write_text
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def trace(
     if output is None:
         say(*text.splitlines())
     else:
-        output.write_text(text, "utf-8")
+        write_text(output, text)
         session.note(f"{len(found.versions)} versions in {output}.")
     if found.gaps:
         session.note(f"{len(found.gaps)} of {len(found.versions)} versions cannot be read, or their rows no more.")

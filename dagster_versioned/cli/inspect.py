@@ -19,7 +19,7 @@ from dagster_versioned.cli.arguments import (
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys
+from dagster_versioned.cli.prove import Trust, is_governed, note_ungoverned, trusted_keys
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import Fields, Progress, Table, counted, human_size, progress, short
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
@@ -220,6 +220,8 @@ def verify(
         raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
     project = session.open()
     keys = trusted_keys(session, trust) if trust or require_signatures or is_governed(session) else None
+    if keys is None:
+        note_ungoverned(session, project)
     documents = [
         _verified(session, table_of(project, name), at, partition, witnesses)
         for name in tables or map(str, project.tables())

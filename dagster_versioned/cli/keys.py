@@ -1,6 +1,7 @@
 """The verbs of keys: make one, and say whom a project trusts. Heavy imports wait until a verb runs."""
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,7 @@ def ls(session: Session, name: ProjectArgument) -> None:
     """List the keys that a project trusts, what for, and what it requires."""
     registry = session.registry_clone()
     registry.fetch()
+    registry.documents(name)  # which refuses a name that is not registered
     document = registry.keys(name)
     rows = [(key.name, key.id[:16], ", ".join(key.roles), minute(key.added_at), _revoked(key)) for key in document.keys]
     session.show(
@@ -89,7 +91,14 @@ def trust(
                 f"The key {key.key_id[:16]} of {known.name} was revoked, and stays so. Nothing was recorded. Make a "
                 "new one: `dagster-versioned key new`."
             )
+        if (other := document.living(called)) is not None and other.id != key.key_id:
+            raise InvalidInput(
+                f"{called} is the name of another key, {other.id[:16]}. Nothing was recorded. Revoke that, or give "
+                "this one another name."
+            )
         same = known is not None and (known.name, known.roles) == (called, roles)
+        if known is not None and not same:
+            session.note(f"Before, it was {known.name}'s, to {' and '.join(known.roles)}.")
         return document if same else document.with_key(registered)
 
     _change(session, name, f"trust {called} ({key.key_id[:16]}) to {' and '.join(roles)}", add, dry_run)
@@ -111,6 +120,10 @@ def revoke(
     from dagster_versioned.governance.documents import KeyRevocation
     from dagster_versioned.governance.registry import now
 
+    if witness is not None and not re.fullmatch("[0-9a-f]{40}([0-9a-f]{24})?", witness):
+        raise InvalidInput(
+            f"--witness is a commit of the git mirror, in full, not {witness!a:.80}. Nothing was recorded."
+        )
     actor = session.author or session.registry_clone().identity()
     made = KeyRevocation(at=now(), by=actor, reason=reason, witness=witness)
 

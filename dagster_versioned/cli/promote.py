@@ -10,7 +10,7 @@ from dagster_versioned.cli.arguments import Apply, EnvironmentName, flag, option
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys
+from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys, trusted_of_registry
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Table, counted, human_size, short
 from dagster_versioned.errors import InvalidInput
@@ -84,7 +84,12 @@ def promote(
     ] = False,
     require_approvals: Annotated[
         int | None,
-        flag("--require-approvals", "People who must have approved of each version; at least what the registry says."),
+        flag(
+            "--require-approvals",
+            "People who must have approved of each version; at least what the registry says.",
+            min=0,
+            max=100,
+        ),
     ] = None,
     trust: Trust = None,
 ) -> ExitCode | None:
@@ -214,27 +219,42 @@ def _checks(
 
 
 def _approved(session: Session, name: str, required: int | None, trust: "Sequence[Path] | None") -> "Check | None":
-    """What a promotion has to pass where approvals are required, be it by an option or by the registry."""
-    if required is None and not is_governed(session):
+    """What a promotion has to pass where approvals or signatures are required, by an option or by the registry."""
+    if session.governance and not is_governed(session):
+        raise InvalidInput(
+            "Whether promotions need approvals is in the registry. Nothing was promoted. Give --registry or --clone."
+        )
+    if is_governed(session):
+        registered = trusted_of_registry(session)
+        # Keys that are named narrow what the registry says, and never widen it.
+        keys = registered.among(trusted_keys(session, trust)) if trust else registered
+    elif required:
+        keys = trusted_keys(session, trust)
+    else:
         return None
-    if required is not None and required < 0:
-        raise InvalidInput(f"--require-approvals is {required}. Nothing was done. Name at least 0.")
-    keys = trusted_keys(session, trust) if required or is_governed(session) else None
-    count = max(required or 0, 0 if keys is None or trust else keys.required_approvals)
-    if keys is None or not count:
+    count = max(required or 0, keys.required_approvals)
+    if not count and not keys.signatures_required:
         return None
-    from dagster_versioned.proof.signatures import missing_approvals
+    from dagster_versioned.proof.signatures import check_signatures, missing_approvals
 
     environment = session.production().in_environment(name)
+
+    def hindrance(table: str, version: "Version") -> str | None:
+        if count:
+            return missing_approvals(environment, table, version, keys, count)
+        (found,) = check_signatures(environment, table, keys, [version])
+        return None if found.standing == "signed" else found.text
 
     def check(versions: "Sequence[Version]") -> None:
         tables = {id(version): table for table, version in _tables_of(environment, versions)}
         for version in versions:
             table = tables[id(version)]
-            if (why := missing_approvals(environment, table, version, keys, count)) is not None:
+            if (why := hindrance(table, version)) is not None:
+                what = "approved" if count else "signed"
                 raise InvalidInput(
-                    f"{cell_name(table, version.partition)} {version.short} is not approved: {why}. Nothing was "
-                    f"promoted. `dagster-versioned --environment {name} approve {table} {version.short} --key …`."
+                    f"{cell_name(table, version.partition)} {version.short} is not {what}: {why}. Nothing was "
+                    f"promoted. `dagster-versioned --environment {name} {'approve' if count else 'attest'} {table} "
+                    f"{version.short} --key …`."
                 )
 
     return check

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +11,14 @@ from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgume
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.session import KEY_VARIABLE, Session
-from dagster_versioned.cli.terminal import counted, human_size, progress
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.cli.terminal import counted, human_size, progress, short, write_text
+from dagster_versioned.errors import InvalidInput, ObjectNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dagster_versioned.projects.project import Project
+    from dagster_versioned.proof.audit import Bundle
     from dagster_versioned.proof.keys import PublicKey, Signer
     from dagster_versioned.proof.report import ReportOptions
     from dagster_versioned.proof.signatures import TrustedKeys
@@ -52,8 +55,8 @@ def attest(
     signer = signing_key(key)
     stored = sign(session.open(), table, version, signer=signer, partition=partition)
     session.show(
-        {"table": table, "key_id": signer.public.key_id, "attestation": stored},
-        f"Signed by {signer.public.key_id[:16]}: {stored}",
+        {"table": table, "partition": partition, "key_id": signer.public.key_id, "attestation": stored},
+        f"{_named(table, partition)} signed by {signer.public.key_id[:16]}: {stored}",
     )
 
 
@@ -83,8 +86,15 @@ def approve(
         message=message,
     )
     session.show(
-        {"table": table, "key_id": signer.public.key_id, "attestation": stored, "expires": expires},
-        f"Approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
+        {
+            "table": table,
+            "partition": partition,
+            "key_id": signer.public.key_id,
+            "attestation": stored,
+            "expires": expires,
+        },
+        f"{_named(table, partition)} approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
+        note=_why_it_does_not_count(session, signer.public.key_id),
     )
 
 
@@ -112,8 +122,9 @@ def audit(
     from dagster_versioned.proof.report import report_of
 
     project = session.open()
-    keys = public_keys(session, trust)
     options = _report_options(session, trust, upstream, with_bytes=not without_rows)
+    believed = [] if options.keys is None else [k for k in options.keys.keys if "sign" in k.roles and not k.revoked]
+    keys = [each.key for each in believed]
 
     def write_report(path: Path) -> None:
         path.write_text(report_of(project, table, version, partition=partition, options=options), "utf-8")
@@ -130,15 +141,15 @@ def audit(
             report=write_report,
             progress=advance,
         )
-    if not written.attestations:
-        session.note("Nobody has signed it: verify.py will say so. Sign it: dagster-versioned attest.")
+    _note_what_is_signed(session, project, table, written, options.keys, keys)
     if verifier is not None:
-        verifier.write_bytes(VERIFIER.read_bytes())
+        write_text(verifier, VERIFIER.read_text("utf-8"))
     ids = " ".join(f"--trust {key.key_id}" for key in keys) or "--trust KEY_ID"
     session.show(
         {
             "folder": written.folder,
             "version": written.version,
+            "partition": written.partition,
             "log_version": written.log_version,
             "files": written.files,
             "size_bytes": written.size_bytes,
@@ -146,7 +157,8 @@ def audit(
             "verifier": verifier or VERIFIER,
             "key_ids": [key.key_id for key in keys],
         },
-        f"{counted(written.files, 'file')}, {human_size(written.size_bytes)}, in {written.folder}.",
+        f"{_named(table, written.partition)} {short(written.version)}: {counted(written.files, 'file')}, "
+        f"{human_size(written.size_bytes)}, in {written.folder}.",
         f"Checked by: python {verifier or 'verify.py'} {written.folder} {ids}",
         note=f"verify.py is {verifier or VERIFIER}. Give it, and the key's id, on another way than the folder.",
     )
@@ -181,11 +193,30 @@ def report(
         return
     file = output if output.suffix else output.with_suffix(".html")
     text = report_of(project, table, version, partition=partition, options=options)
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be written ({error.strerror}). Nothing was written.") from None
+    write_text(file, text)
     session.show({"files": [file]}, f"{file}, {human_size(len(text.encode()))}.")
+
+
+def _note_what_is_signed(
+    session: Session,
+    project: "Project",
+    table: str,
+    written: "Bundle",
+    trusted: "TrustedKeys | None",
+    keys: "Sequence[PublicKey]",
+) -> None:
+    """Say what verify.py will not prove."""
+    from dagster_versioned.proof.signatures import check_signatures
+
+    if not written.attestations:
+        session.note("Nobody has signed it, and verify.py will say so. Sign it: dagster-versioned attest.")
+    elif trusted is None or not keys:
+        session.note("No public key is in it, and verify.py needs one: give --trust FILE.")
+    else:
+        version = project.table(table).version(f"@{written.log_version}", partition=written.partition)
+        (found,) = check_signatures(project, table, trusted, [version])
+        if found.standing != "signed":
+            session.note(f"verify.py will not prove it: {found.text}. Sign it here: dagster-versioned attest.")
 
 
 def _report_options(
@@ -195,6 +226,20 @@ def _report_options(
 
     keys = trusted_keys(session, trust) if trust or is_governed(session) else None
     return ReportOptions(keys=keys, with_bytes=with_bytes, open_project=opener(session, upstream))
+
+
+def _named(table: str, partition: str | None) -> str:
+    return table if partition is None else f"{table}[{partition}]"
+
+
+def _why_it_does_not_count(session: Session, key_id: str) -> str | None:
+    """What the registry says against an approval by a key."""
+    if not is_governed(session):
+        return None
+    known = next((each for each in trusted_of_registry(session).keys if each.key.key_id == key_id), None)
+    if known is None or known.revoked is not None:
+        return f"It does not count: the registry {'does not know' if known is None else 'has revoked'} that key."
+    return None if "approve" in known.roles else "It does not count: the registry does not let that key approve."
 
 
 def signing_key(place: str | None) -> "Signer":
@@ -216,7 +261,7 @@ def trusted_keys(session: Session, files: "Sequence[Path] | None") -> "TrustedKe
     Raises `InvalidInput` where there is neither, `GovernanceError`, and `RegistryUnavailable` where it cannot be asked:
     a key may have been revoked a minute ago.
     """
-    from dagster_versioned.proof.signatures import named_keys, registered_keys
+    from dagster_versioned.proof.signatures import named_keys
 
     if files:
         return named_keys(_read(path) for path in files)
@@ -225,6 +270,13 @@ def trusted_keys(session: Session, files: "Sequence[Path] | None") -> "TrustedKe
             "Whom to trust is not known. Nothing was checked. Give --trust (public keys in PEM); of a governed "
             "project, --registry or --clone knows them."
         )
+    return trusted_of_registry(session)
+
+
+def trusted_of_registry(session: Session) -> "TrustedKeys":
+    """Whom the registry trusts for the project, as it is now. Raises `GovernanceError`, `RegistryUnavailable`."""
+    from dagster_versioned.proof.signatures import registered_keys
+
     registry = session.registry_clone()
     registry.fetch()
     return registered_keys(registry.keys(str(session.project)), _witness(session))
@@ -235,11 +287,14 @@ def is_governed(session: Session) -> bool:
     return bool(session.governance and session.project and (session.registry or session.clone))
 
 
-def public_keys(session: Session, files: "Sequence[Path] | None") -> "list[PublicKey]":
-    """The keys that an auditor may need; none where nobody names any."""
-    if not files and not is_governed(session):
-        return []
-    return [each.key for each in trusted_keys(session, files).keys]
+def note_ungoverned(session: Session, project: "Project") -> None:
+    """Say that signatures are not looked at, where the place is governed and no registry was named."""
+    from dagster_versioned.governance.governance_marker import MARKER_KEY
+
+    with suppress(ObjectNotFound):
+        if not session.governance:
+            project.data.head(MARKER_KEY)
+        session.note("Signatures are not checked: the project is governed, and no registry is named (--registry).")
 
 
 def _witness(session: Session) -> "Callable[[str], frozenset[str]] | None":

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from dagster_versioned.errors import InvalidInput
@@ -87,6 +88,14 @@ def confirm(what: str, name: str, called: str, *, to: str, untouched: str, given
         given = sys.stdin.readline().strip()
     if given != name:
         raise InvalidInput(f"That is not {called}, so {untouched}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises `InvalidInput` naming it where that cannot be."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written ({error.strerror}). Nothing was written there.") from None
 
 
 def human_size(size: int | None) -> str | None:

@@ -334,14 +334,20 @@ class Keys(_Document):
 
     @model_validator(mode="after")
     def _are_named_once(self) -> Self:
-        for what in ("id", "name"):
-            if len({getattr(key, what) for key in self.keys}) < len(self.keys):
+        living = [key.name for key in self.keys if key.revoked is None]
+        for what, values in (("id", [key.id for key in self.keys]), ("name", living)):
+            if len(set(values)) < len(values):
                 raise ValueError(f"two keys have the same {what}")
         return self
 
+    def living(self, name: str) -> RegisteredKey | None:
+        """The key of a name that is trusted."""
+        return next((key for key in self.keys if key.name == name and key.revoked is None), None)
+
     def key(self, name: str) -> RegisteredKey:
         """The key of a name, or of the beginning of an id. Raises `InvalidInput` where not just one has it."""
-        found = [key for key in self.keys if key.name == name]
+        living = self.living(name)
+        found = [living] if living else [key for key in self.keys if key.name == name]
         found = found or [key for key in self.keys if len(name) >= 8 and key.id.startswith(name)]
         if len(found) != 1:
             known = ", ".join(f"{key.name} ({key.id[:16]})" for key in self.keys) or "none"

@@ -18,7 +18,7 @@ from dagster_versioned.delta.files.deletion_vectors import vector_bytes
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.projects.project import Project
-from dagster_versioned.proof.attest import store_of
+from dagster_versioned.proof.attest import named_version, store_of
 from dagster_versioned.proof.keys import PublicKey
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.attestations import list_attestations
@@ -39,6 +39,7 @@ class Bundle:
 
     folder: Path
     version: str
+    partition: str | None
     log_version: int
     files: int
     size_bytes: int
@@ -66,7 +67,7 @@ def write_bundle(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidInput(f"{folder} is not empty. Nothing was written. Name a folder that is not there.")
     opened = project.table(table)
-    found = opened.version(version, partition=partition)
+    found = named_version(opened, version, partition)
     if found.metadata_sha is None:
         raise VersionNotFound(f"@{found.log_version} of {table} was committed by another program. Adopt it first.")
     if with_rows and found.gone is not None:
@@ -76,8 +77,11 @@ def write_bundle(
         )
     adds = parts_of(opened.operations.cache.older(found.log_version), found.partition)
     check_parts(found, adds)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written ({error.strerror}). Nothing was written.") from None
     try:
         content = _Content(staging)
         attested = _copy_log(opened, project, found.log_version, content, keys)
@@ -101,7 +105,7 @@ def write_bundle(
         shutil.rmtree(staging, ignore_errors=True)
         raise
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Bundle(folder, found.metadata_sha, found.log_version, len(content.shas) + 1, size, attested)
+    return Bundle(folder, found.metadata_sha, found.partition, found.log_version, len(content.shas) + 1, size, attested)
 
 
 class _Content:

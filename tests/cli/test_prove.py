@@ -36,7 +36,7 @@ def project(tmp_path):
 def test_a_version_is_signed_audited_and_proved(keys, project, tmp_path):
     at = ("--location", project.store.uri)
     assert "No key" in run(*at, "attest", "orders", code=2)
-    assert "Signed by" in run(*at, "attest", "orders", "--key", keys / "ada")
+    assert "orders signed by" in run(*at, "attest", "orders", "--key", keys / "ada")
     found = json.loads(run(*at, "verify", "--json", "--trust", keys / "ada.pub"))
     assert found["tables"][0]["signatures"][0]["standing"] == "signed"
     assert "1 commit signed by" in run(*at, "verify", "--trust", keys / "ada.pub")
@@ -65,3 +65,33 @@ def test_a_promotion_waits_for_its_approvals(keys, project):
     run(*branch, "approve", "fresh", "--key", keys / "bob", "--days", "1")
     assert "became production's" in run(*at, "promote", "pr-1", *required)
     assert project.table("fresh").exists()
+
+
+def test_what_verify_py_will_not_prove_is_said_when_the_bundle_is_written(keys, project, tmp_path):
+    at = ("--location", project.store.uri)
+    run(*at, "attest", "orders", "--key", keys / "ada")
+    assert "No public key is in it" in run(*at, "audit", "orders", "-o", tmp_path / "a")
+    assert "not trusted to sign here" in run(*at, "audit", "orders", "--trust", keys / "bob.pub", "-o", tmp_path / "b")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in run(*at, "audit", "orders", "-o", tmp_path / "file/x", code=2)
+    assert "cannot be written" in run(*at, "trace", "orders", "-o", tmp_path / "file/x", code=2)
+
+
+def test_a_partition_is_named_and_said(keys, project, tmp_path):
+    at = ("--location", project.store.uri)
+    for day in ("mon", "tue"):
+        project.table("daily").write(pa.table({"v": [day]}), partition=day)
+    for verb in ("attest", "approve"):
+        assert "Name one: --partition" in run(*at, verb, "daily", "--key", keys / "ada", code=2)
+        said = run(*at, verb, "daily", "--partition", "mon", "--key", keys / ("ada" if verb == "attest" else "bob"))
+        assert "daily[mon] " in said
+    assert "Name one" in run(*at, "audit", "daily", "-o", tmp_path / "a", code=2)
+    assert "daily[tue] " in run(*at, "audit", "daily", "--partition", "tue", "-o", tmp_path / "a")
+
+
+def test_every_commit_of_the_command_line_is_signed_where_a_key_is_set(keys, project):
+    at = ("--location", project.store.uri)
+    project.table("orders").write(pa.table({"v": [2]}), code_version="1")
+    run(*at, "revert", "orders", "@0", dagster_versioned_signing_key=str(keys / "ada"))
+    found = json.loads(run(*at, "verify", "--json", "--trust", keys / "ada.pub"))
+    assert [each["standing"] for each in found["tables"][0]["signatures"]] == ["unsigned", "unsigned", "signed"]

@@ -11,6 +11,7 @@ from dagster_versioned import Project
 from dagster_versioned.errors import GovernanceError, InvalidInput, RegistryUnavailable
 from dagster_versioned.governance.connect import Governance
 from dagster_versioned.governance.documents import KeyRevocation, Keys, RegisteredKey
+from dagster_versioned.governance.governance_marker import MARKER_KEY
 from dagster_versioned.governance.registry import now
 from dagster_versioned.governance.version_mirror import VersionMirror
 from dagster_versioned.proof.attest import attest
@@ -176,3 +177,73 @@ def test_environments_need_the_approvals_that_the_registry_says(run, governed, t
     run("--environment", "pr-1", "approve", "daily", "--key", tmp_path / "bob")
     assert "how it came here is not signed" not in run("promote", "pr-1", "--apply", signing=tmp_path / "bob")
     assert "signed by bob" in run("verify", "daily")
+
+
+@pytest.fixture
+def branch(run, governed, tmp_path):
+    """An environment with a version of a derived table, and keys of four people, of whom the registry knows three."""
+    for name, roles in {"anna": ("sign", "approve"), "bob": ("approve",), "carol": ("approve",), "mallory": ()}.items():
+        run("key", "new", tmp_path / name)
+        may = [word for role in roles for word in ("--may", role)]
+        if roles:
+            run("key", "trust", NAME, tmp_path / f"{name}.pub", "--name", name, *may)
+    run("env", "create", "pr-1")
+    branch = Project.open(NAME, governed.store.uri).in_environment("pr-1")
+    parents = branch.table("orders").upstream()
+    branch.table("daily").write(pa.table({"v": [3]}), code_version="1", parents=parents)
+    return "--environment", "pr-1"
+
+
+def test_nobody_approves_of_what_they_or_nobody_knows_who_made(run, branch, tmp_path):
+    run("key", "require", NAME, "--approvals", "1")
+    run(*branch, "approve", "daily", "--key", tmp_path / "carol")
+    assert "whose it is" in run("promote", "pr-1", code=2)  # nobody has signed it
+    run(*branch, "attest", "daily", "--key", tmp_path / "carol")
+    assert "no trusted key has signed it" in run("promote", "pr-1", code=2)  # who may approve alone
+    run(*branch, "attest", "daily", "--key", tmp_path / "anna")
+    assert "who made it does not count" in run("promote", "pr-1", code=2)
+    run(*branch, "approve", "daily", "--key", tmp_path / "bob")
+    assert "would become production's" in run("promote", "pr-1")
+
+
+def test_keys_that_are_named_never_widen_what_the_registry_says(run, branch, tmp_path):
+    run("key", "require", NAME, "--approvals", "1")
+    said = run(*branch, "approve", "daily", "--key", tmp_path / "mallory")
+    assert "does not know that key" in said
+    for how in ((), ("--require-approvals", "1"), ("--require-approvals", "0")):
+        run("promote", "pr-1", *how, "--trust", tmp_path / "mallory.pub", code=2)
+
+
+def test_what_has_to_be_signed_is_not_promoted_unsigned(run, branch, tmp_path):
+    run("key", "require", NAME, "--signatures")
+    assert "is not signed: unsigned" in run("promote", "pr-1", code=2)
+    run(*branch, "attest", "daily", "--key", tmp_path / "anna")
+    assert "would become production's" in run("promote", "pr-1")
+
+
+def test_without_the_registry_nothing_is_passed_over_in_silence(run, branch, governed, mirror):
+    reader = in_process("--project", NAME, "--governance", mirror.store.uri, "promote", "pr-1")
+    assert (reader.exit_code, "in the registry" in reader.stderr) == (2, True)
+    Project.open(NAME, governed.store.uri).data.put(MARKER_KEY, b"{}")
+    for where in (("--governance", mirror.store.uri), ("--location", governed.store.uri)):
+        looked = in_process("--project", NAME, *where, "verify", "orders")
+        assert (looked.exit_code, "Signatures are not checked" in looked.stderr) == (0, True)
+
+
+def test_names_are_those_of_living_keys(run, branch, tmp_path):
+    assert "is the name of another key" in run("key", "trust", NAME, tmp_path / "mallory.pub", "--name", "bob", code=2)
+    run("key", "revoke", NAME, "bob")
+    run("key", "trust", NAME, tmp_path / "mallory.pub", "--name", "bob")
+    said = run("key", "trust", NAME, tmp_path / "mallory.pub", "--name", "bob", "--may", "approve")
+    assert "Before, it was bob's, to sign" in said
+    assert "not registered" in run("key", "ls", "NOBODY", code=4)
+    assert "a commit of the git mirror" in run("key", "revoke", NAME, "bob", "--witness", "zzz", code=2)
+
+
+def test_an_audit_names_no_key_that_is_not_believed(run, branch, governed, tmp_path):
+    run("attest", "orders", "--key", tmp_path / "anna")
+    said = run("audit", "orders", "-o", tmp_path / "a")
+    assert said.count("--trust") == 1
+    run("key", "revoke", NAME, "anna")
+    assert "No public key is in it" in run("audit", "orders", "-o", tmp_path / "b")
+    assert not (tmp_path / "b/keys").exists()
