@@ -12,7 +12,7 @@ from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys, trusted_of_registry
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.terminal import Table, counted, human_size, short
+from dagster_versioned.cli.terminal import Table, cell_name, counted, human_size, short
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
 
@@ -272,8 +272,3 @@ def _tables_of(environment: "Project", versions: "Sequence[Version]") -> "Iterat
 def left_table(cells: "Sequence[LeftCell]") -> Table:
     """The versions of an environment that are left to be computed, and why."""
     return Table(("left", "why"), [(cell_name(cell.table, cell.partition), cell.why) for cell in cells])
-
-
-def cell_name(table: str, partition: str | None) -> str:
-    """A table, or a partition of it."""
-    return table if partition is None else f"{table}[{partition}]"

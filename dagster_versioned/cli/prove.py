@@ -11,7 +11,7 @@ from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgume
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.session import KEY_VARIABLE, Session
-from dagster_versioned.cli.terminal import counted, human_size, progress, short, write_text
+from dagster_versioned.cli.terminal import cell_name, counted, human_size, progress, short, write_text
 from dagster_versioned.errors import InvalidInput, ObjectNotFound
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def attest(
     stored = sign(session.open(), table, version, signer=signer, partition=partition)
     session.show(
         {"table": table, "partition": partition, "key_id": signer.public.key_id, "attestation": stored},
-        f"{_named(table, partition)} signed by {signer.public.key_id[:16]}: {stored}",
+        f"{cell_name(table, partition)} signed by {signer.public.key_id[:16]}: {stored}",
     )
 
 
@@ -93,7 +93,7 @@ def approve(
             "attestation": stored,
             "expires": expires,
         },
-        f"{_named(table, partition)} approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
+        f"{cell_name(table, partition)} approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
         note=_why_it_does_not_count(session, signer.public.key_id),
     )
 
@@ -157,7 +157,7 @@ def audit(
             "verifier": verifier or VERIFIER,
             "key_ids": [key.key_id for key in keys],
         },
-        f"{_named(table, written.partition)} {short(written.version)}: {counted(written.files, 'file')}, "
+        f"{cell_name(table, written.partition)} {short(written.version)}: {counted(written.files, 'file')}, "
         f"{human_size(written.size_bytes)}, in {written.folder}.",
         f"Checked by: python {verifier or 'verify.py'} {written.folder} {ids}",
         note=f"verify.py is {verifier or VERIFIER}. Give it, and the key's id, on another way than the folder.",
@@ -226,10 +226,6 @@ def _report_options(
 
     keys = trusted_keys(session, trust) if trust or is_governed(session) else None
     return ReportOptions(keys=keys, with_bytes=with_bytes, open_project=opener(session, upstream))
-
-
-def _named(table: str, partition: str | None) -> str:
-    return table if partition is None else f"{table}[{partition}]"
 
 
 def _why_it_does_not_count(session: Session, key_id: str) -> str | None:

@@ -2,14 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, Tables, flag, option
 from dagster_versioned.cli.code_locations import Modules
@@ -18,7 +19,7 @@ from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.prove import SigningKey, signing_key
 from dagster_versioned.cli.session import KEY_VARIABLE, Session, absolute
-from dagster_versioned.cli.terminal import Table, short
+from dagster_versioned.cli.terminal import Table, cell_name, short
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class _Request:
     modules: Sequence[str]
     allowed: Sequence[str]
     upstream: Sequence[str]
+    config: Mapping[str, Any] | None = None
     needs_recorded_code: bool = False
 
     def to_json(self, scratch: Path) -> str:
@@ -84,39 +86,52 @@ def reproduce(
     runtime: Annotated[
         Runtime, flag("--runtime", "What is installed here, or the releases that the version was made with (by uv).")
     ] = Runtime.CURRENT,
+    config: Annotated[
+        Path | None, option("--config", "FILE", "The run's config, in YAML: what it was is not recorded.")
+    ] = None,
     upstream: Upstreams = None,
     key: SigningKey = None,
 ) -> ExitCode | None:
     """Compute a version again from what it was built from, and say whether it is the same.
 
-    In a process of its own that writes to no project: its stores are read alone, its Dagster instance is forgotten.
-    With --key the outcome is signed, and kept with the version. Exits with 1 where rows differ, or where it cannot be
-    computed.
+    In a process of its own, in which this package writes to no project, and Dagster's instance is forgotten; what the
+    function itself writes or sends, is written or sent again. With --key the outcome is signed, and kept with the
+    version. Exits with 1 where rows differ, or where it cannot be computed.
     """
+    from dagster_versioned.proof.attest import attest_reproduction, named_version
+
     project = session.open()
     signer = signing_key(key) if key else None
-    found = project.table(table).version(version, partition=partition)
+    found = named_version(project.table(table), version, partition)
     at = f"@{found.log_version}"
     with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
         is_recorded = code is Code.RECORDED
         request = _Request(
-            session, table, at, found.partition, module or _modules(), allow_resource or [], upstream or [], is_recorded
+            session,
+            table,
+            at,
+            found.partition,
+            module or _modules(),
+            allow_resource or [],
+            upstream or [],
+            None if config is None else _config(config),
+            is_recorded,
         )
         folder = _recorded_code(found, Path(scratch)) if is_recorded else Path.cwd()
         has_own = runtime is Runtime.RECORDED
         python = _recorded_python(session, project.table(table), found, Path(scratch)) if has_own else None
         outcome = _run(request, folder, Path(scratch) / "again", python)
-    if signer is not None:
-        from dagster_versioned.proof.attest import attest_reproduction
-
-        members = {name: outcome[name] for name in ("verdict", "text", "same_bytes", "same_code", "columns")}
-        attest_reproduction(project, table, at, members, signer=signer, partition=found.partition)
+    is_signed = signer is not None and outcome["verdict"] != "not possible"
+    if signer is not None and is_signed:
+        signed = {name: outcome[name] for name in ("verdict", "text", "columns", "digest", "same_bytes", "same_code")}
+        signed |= {"code": code.value, "runtime": runtime.value, "allowed_resources": sorted(allow_resource or ())}
+        attest_reproduction(project, table, at, signed, signer=signer, partition=found.partition)
     by = {True: "by the same code", False: "by other code than is recorded", None: "by code that is not recorded"}
     session.show(
         outcome,
-        f"{table} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}",
+        f"{cell_name(table, found.partition)} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}",
         None if outcome["verdict"] == "not possible" else f"  {by[outcome['same_code']]}",
-        None if signer is None else f"  signed by {signer.public.key_id[:16]}",
+        f"  signed by {signer.public.key_id[:16]}" if signer is not None and is_signed else None,
     )
     return None if outcome["verdict"] == "reproduced" else ExitCode.FINDINGS
 
@@ -131,8 +146,8 @@ def probe(
 ) -> ExitCode | None:
     """Compute the current versions again, and name those that are never the same, with the column and a likely reason.
 
-    What differs from its version is computed once more: where the two are equal, other code or a service made the
-    difference. Exits with 1 if any is never the same.
+    Every function is called, as by `reproduce`. What differs from its version is computed once more: where the two are
+    equal, other code or a service made the difference. Exits with 1 if any is never the same.
     """
     project = session.open()
     outcomes: list[dict[str, Any]] = []
@@ -149,7 +164,10 @@ def probe(
         {"tables": outcomes},
         Table(
             ["table", "version", "outcome", "", "perhaps by"],
-            [(o["table"], short(o["version"]), o["verdict"], o["text"], o["reason"]) for o in outcomes],
+            [
+                (cell_name(o["table"], o["partition"]), short(o["version"]), o["verdict"], o["text"], o["reason"])
+                for o in outcomes
+            ],
             none="No versions.",
         ),
     )
@@ -157,6 +175,7 @@ def probe(
 
 
 _NEVER = "never the same"
+_SHOWN = ("verdict", "text", "reason")
 
 
 def _probed(request: _Request) -> dict[str, Any]:
@@ -170,6 +189,18 @@ def _probed(request: _Request) -> dict[str, Any]:
         return {**first, "verdict": _NEVER}
     by = "by other code" if first["same_code"] is False else "by what is around it"
     return {**first, "text": f"{first['text']}; twice the same, so {by}", "reason": None}
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        found: object = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidInput(f"The config {path} cannot be read ({error}). Nothing was computed.") from None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"The config {path} is no mapping. Nothing was computed. Write it as for a run of Dagster.")
+    return cast("Mapping[str, Any]", found)
 
 
 def _modules() -> list[str]:
@@ -222,59 +253,104 @@ def _recorded_python(session: Session, table: "VersionedTable", found: "Version"
 
 
 def _run(request: _Request, folder: Path, scratch: Path, python: Path | None = None) -> dict[str, Any]:
-    """What a process says that computes a version again, with the code in a folder, by this Python or another."""
-    import dagster_versioned
+    """What comes of computing a version again, in a process with the code in a folder, by this Python or another.
+
+    The process says what it did; what it made is compared here.
+    """
+    from dagster_versioned.proof import reproduction
+    from dagster_versioned.proof.lineage import ProjectLineage
+    from dagster_versioned.proof.stand_in import NotPossible, stand_ins_for
+
+    session = request.session
+    project = session.open()
+    found = project.table(request.table).version(request.version, partition=request.partition)
+    before = reproduction.read_before(project, request.table, found)
+    try:
+        if isinstance(before, NotPossible):
+            raise before
+        ran = _ran(request, folder, scratch, python)
+        if "why" in ran:
+            raise NotPossible(ran["why"])
+        lineage = ProjectLineage(project, opener(session, list(request.upstream)))
+        again = stand_ins_for(lineage, lineage.own_table(request.table), [found], scratch / "made")[project.name]
+        outcome, rows = reproduction.compare_with(
+            again, request.table, found, before, ran["same_code"], ran["takes_config"]
+        )
+    except NotPossible as error:
+        return {**asdict(reproduction.not_possible(request.table, found, str(error))), "reason": None}
+    is_different = outcome.verdict == "different"
+    reason = reproduction.likely_reason(outcome.columns, rows["again"]) if is_different else None
+    return {**asdict(outcome), "reason": reason}
+
+
+def _ran(request: _Request, folder: Path, scratch: Path, python: Path | None) -> dict[str, Any]:
+    """What the process says, in a file: others may print what they like."""
+    from dagster_versioned.proof.keys import PASSPHRASE_VARIABLE
     from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE
 
-    env = {**os.environ, READ_ONLY_VARIABLE: "1", "DAGSTER_DISABLE_TELEMETRY": "1"}
-    for variable in ("DAGSTER_HOME", KEY_VARIABLE):
+    scratch.mkdir(parents=True)
+    env = {**os.environ, READ_ONLY_VARIABLE: "1", "DAGSTER_DISABLE_TELEMETRY": "1", KEY_VARIABLE: ""}
+    for variable in ("DAGSTER_HOME", PASSPHRASE_VARIABLE):
         env.pop(variable, None)
     if python is not None:
-        own = str(Path(dagster_versioned.__file__).parents[1])
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [own, env.get("PYTHONPATH")]))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_own_package(scratch)), env.get("PYTHONPATH")]))
     # Safe paths: this package is the one that is installed, whatever is in the folder of the code.
     given = [str(python or sys.executable), "-P", "-c", "from dagster_versioned.cli.reproduce import main; main()"]
     ended = subprocess.run(
         given, cwd=folder, env=env, input=request.to_json(scratch), capture_output=True, text=True, check=False
     )
-    last = ended.stdout.rpartition(_MARK)[2]
-    if ended.returncode or not last:
+    try:
+        return json.loads((scratch / _SAID).read_text("utf-8"))
+    except (OSError, ValueError):
         raise InvalidInput(
-            f"The process that was to compute it ended with {ended.returncode}. Nothing of the project was changed. "
-            f"{ended.stderr.strip()[-2000:]}"
-        )
-    return json.loads(last)
+            f"The process that was to compute it ended with {ended.returncode}. This package changed nothing of the "
+            f"project. {ended.stderr.strip()[-2000:]}"
+        ) from None
 
 
-_MARK = "\0dagster-versioned reproduction\0"
+def _own_package(scratch: Path) -> Path:
+    """A folder that has this package and nothing else."""
+    own, package = scratch / "own", Path(__file__).parents[1]
+    own.mkdir()
+    try:
+        (own / package.name).symlink_to(package, target_is_directory=True)
+    except OSError:
+        shutil.copytree(package, own / package.name)
+    return own
+
+
+_SAID = "said.json"
 
 
 def main() -> None:
-    """Compute what standard input asks for, and say on standard output what came of it."""
+    """Compute what standard input asks for, and say in a file what came of it."""
     from dagster_versioned.assets.code_location import CodeLocation
     from dagster_versioned.errors import VersionedError
-    from dagster_versioned.io_managers.reproduce import reproduce as computed
-    from dagster_versioned.proof.reproduction import likely_reason
+    from dagster_versioned.io_managers.reproduce import run_again
+    from dagster_versioned.proof.stand_in import NotPossible
 
     sys.path.insert(0, str(Path.cwd()))
     asked = json.load(sys.stdin)
-    session = Session(**asked["session"])
+    session, scratch = Session(**asked["session"]), Path(asked["scratch"])
     try:
-        outcome, rows = computed(
-            session.open(),
+        project = session.open()
+        _, ran = run_again(
+            project,
             asked["table"],
-            asked["version"],
-            [CodeLocation(name) for name in asked["modules"]],
-            Path(asked["scratch"]),
-            partition=asked["partition"],
+            project.table(asked["table"]).version(asked["version"], partition=asked["partition"]),
+            [CodeLocation(Path(name) if name.endswith(".py") else name) for name in asked["modules"]],
+            scratch / "made",
             allowed=asked["allowed"],
+            config=asked["config"],
             open_project=opener(session, asked["upstream"]),
             needs_recorded_code=asked["needs_recorded_code"],
         )
+        said = asdict(ran)
+    except NotPossible as error:
+        said = {"why": str(error)}
     except VersionedError as error:
         sys.exit(str(error))
-    reason = likely_reason(outcome.columns, rows["again"]) if outcome.verdict == "different" else None
-    sys.stdout.write(_MARK + json.dumps({**asdict(outcome), "reason": reason}))
+    (scratch / _SAID).write_text(json.dumps(said), "utf-8")
 
 
 __all__: Sequence[str] = ("command", "main")

@@ -110,6 +110,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
+def cell_name(table: str, partition: str | None) -> str:
+    """A table, or a partition of it."""
+    return table if partition is None else f"{table}[{partition}]"
+
+
 def short(sha: str | None) -> str | None:
     """As many digits of a SHA as name a version to a person."""
     return sha[:8] if sha else None

@@ -105,22 +105,26 @@ def remote_place(url: str | None) -> str | None:
 def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Path:
     """Write the files of a commit, as they are committed, below an empty folder; returns where ``place`` is in them.
 
-    ``place`` is in a clone that has the commit on a branch of its own, or of a remote by the place ``remote``: nothing
-    is fetched, and no hook, filter or submodule is heeded. Raises `ValueError` with why it cannot be.
+    ``place`` is in a clone that has the commit on a branch of its own, or of the remote that it follows, if that is at
+    the recorded place ``remote``: nothing is fetched, and no hook, filter or submodule is heeded. Raises `ValueError`
+    with why it cannot be.
     """
     if not _SHA.fullmatch(commit):
         raise ValueError(f"{commit!a:.80} is no commit")
     try:
         root = Path(_git(place, "rev-parse", "--show-toplevel").strip()).resolve()
+    except (subprocess.SubprocessError, OSError) as error:
+        raise ValueError(f"{place} is in no git repository that can be read") from error
+    try:
         branches = _git(root, "for-each-ref", "--format=%(refname)", "--contains", commit, "refs/heads", "refs/remotes")
-        known = {name for name in branches.split() if _is_trusted(root, name, remote)}
-        if not known:
-            raise ValueError(
-                f"no branch here, nor of the remote {remote or 'that is recorded'}, has the commit {commit[:12]}"
-            )
+        trusted = _trusted_remote(root, remote)
+        if not any(name.startswith(("refs/heads/", *trusted)) for name in branches.split()):
+            raise ValueError(f"no branch here, nor of the remote that this one follows, has the commit {commit[:12]}")
         listed = _git(root, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
     except (subprocess.SubprocessError, OSError) as error:
-        raise ValueError(f"the repository does not have the commit {commit[:12]} ({error})") from error
+        is_shallow = (root / ".git" / "shallow").exists()
+        more = ", which is shallow: git fetch --unshallow" if is_shallow else ""
+        raise ValueError(f"the repository at {root} does not have the commit {commit[:12]}{more}") from error
     files: dict[str, str] = {}
     for line in filter(None, listed):
         entry, _, name = line.partition("\t")
@@ -137,12 +141,15 @@ def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Pat
     return folder / inside
 
 
-def _is_trusted(root: Path, branch: str, remote: str | None) -> bool:
-    if branch.startswith("refs/heads/"):
-        return True
-    name = branch.split("/")[2]
-    url = _git(root, "config", "--local", "--default", "", "--get", f"remote.{name}.url").strip()
-    return remote is not None and remote_place(url) == remote
+def _trusted_remote(root: Path, recorded: str | None) -> tuple[str, ...]:
+    """Where the branches are of the remote that the branch here follows (else ``origin``).
+
+    Which that is, nobody but whoever has the clone says; what is recorded can rule it out alone.
+    """
+    branch = _git(root, "rev-parse", "--abbrev-ref", "HEAD").strip()
+    name = _git(root, "config", "--local", "--default", "origin", "--get", f"branch.{branch}.remote").strip()
+    place = remote_place(_git(root, "config", "--local", "--default", "", "--get", f"remote.{name}.url").strip())
+    return (f"refs/remotes/{name}/",) if recorded in (None, place) else ()
 
 
 def _blobs(root: Path, shas: Iterable[str]) -> Iterator[bytes]:

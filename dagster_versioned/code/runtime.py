@@ -1,6 +1,7 @@
 """What code runs on: the release of Python, the platform, and every distribution that is installed."""
 
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 from dagster_versioned.code.ownership import Distributions, normalized
 
 _MINUTES = 20
+_PYTHON = re.compile(r"3\.\d{1,2}\.\d{1,2}", re.ASCII)
+_RELEASE = re.compile(r"[0-9][0-9a-zA-Z.!+]{0,99}", re.ASCII)
+"""Nothing else that a log may hold: no marker, no option, no address, no line of its own."""
 
 
 def runtime_of(distributions: Distributions) -> dict[str, Any]:
@@ -33,7 +37,11 @@ def requirements_of(runtime: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     here = {each.name: each for each in distributions.of_paths(sys.path)}
     recorded: Mapping[str, object] = runtime.get("distributions") or {}
     known = {normalized(str(name)): str(release) for name, release in recorded.items()}
-    taken = {name for name in known if name in here and not here[name].is_local}
+    taken = {
+        name
+        for name, release in known.items()
+        if name in here and not here[name].is_local and _RELEASE.fullmatch(release)
+    }
     return [f"{name}=={known[name]}" for name in sorted(taken)], sorted(known.keys() - taken)
 
 
@@ -47,8 +55,8 @@ def make_environment(runtime: Mapping[str, Any], folder: Path) -> Path:
     if uv is None:
         raise ValueError("uv is not installed, which makes the environment (pip install uv)")
     wanted = str(runtime.get("python", ""))
-    if not wanted:
-        raise ValueError("no runtime is recorded")
+    if not _PYTHON.fullmatch(wanted):
+        raise ValueError(f"no release of Python is recorded, but {wanted!a:.80}")
     interpreter = sys.executable if wanted == platform.python_version() else wanted
     requirements = folder.with_suffix(".txt")
     requirements.write_text("".join(f"{line}\n" for line in requirements_of(runtime)[0]), "utf-8")
@@ -57,9 +65,17 @@ def make_environment(runtime: Mapping[str, Any], folder: Path) -> Path:
         ["venv", "--quiet", "--python", interpreter, str(folder)],
         ["pip", "install", "--quiet", "--no-deps", "--python", str(python), "--requirement", str(requirements)],
     ):
-        ended = subprocess.run(
-            [uv, *words], capture_output=True, text=True, timeout=_MINUTES * 60, check=False, stdin=subprocess.DEVNULL
-        )
+        try:
+            ended = subprocess.run(
+                [uv, *words],
+                capture_output=True,
+                text=True,
+                timeout=_MINUTES * 60,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"uv was not done after {_MINUTES} minutes") from error
         if ended.returncode:
             raise ValueError(f"uv could not make the environment: {ended.stderr.strip()[-600:]}")
     return python

@@ -142,7 +142,7 @@ class Governance:
     ) -> "Project":
         """The project at the place that `documents` named; nothing is asked again before it writes."""
         from dagster_versioned.projects.project import Project
-        from dagster_versioned.projects.stand_ins import stand_in_for
+        from dagster_versioned.tables.stand_ins import stand_in_for
 
         if (stand_in := stand_in_for(name)) is not None:
             return stand_in

@@ -21,6 +21,7 @@ from dagster_versioned.governance.git_command import TIMEOUT_SECONDS, GitFailure
 from dagster_versioned.governance.git_remote import RemoteUrl, remote_url
 from dagster_versioned.governance.git_tree import BLOB_MODE, Entry, Tree
 from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE
 
 T = TypeVar("T")
 
@@ -153,6 +154,8 @@ class GitRepository:
         the remote does not answer or refuses the push, `RegistryConflict` where its history was rewritten or every race
         was lost, and `GovernanceError` where git knows no identity. A push whose answer was lost counts by its effect.
         """
+        if os.environ.get(READ_ONLY_VARIABLE):
+            raise GovernanceError(f"In this process nothing is written ({READ_ONLY_VARIABLE}). Nothing was changed.")
         return self._alone(lambda: self._change(compute))
 
     def would_change(self, compute: Callable[[Tree], str | None]) -> bool:

@@ -10,7 +10,6 @@ from dagster_versioned.errors import (
     InvalidName,
     VersionNotFound,
 )
-from dagster_versioned.projects.stand_ins import stand_in_for
 from dagster_versioned.projects.tags import drop_tag, make_tag
 from dagster_versioned.publication.guard import PublishedParents
 from dagster_versioned.publication.publish import PublicationReport, publish_run
@@ -27,6 +26,7 @@ from dagster_versioned.tables.own_files import OwnFiles
 from dagster_versioned.tables.pins import Pin, change_pins, read_pins
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.rename import rename_project
+from dagster_versioned.tables.stand_ins import stand_in_for
 from dagster_versioned.tables.table import VersionedTable, open_table
 
 

@@ -7,7 +7,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest, fresh_key
 from dagster_versioned.identity.version import Parent
+from dagster_versioned.projects.project import Project
+from dagster_versioned.proof.lineage import first_sentence
+from dagster_versioned.proof.stand_in import NotPossible
 from dagster_versioned.tables.history import Version
 
 Verdict = Literal["reproduced", "different", "not possible"]
@@ -35,20 +40,54 @@ class Reproduction:
     same_code: bool | None = None
 
 
-def compare(
-    version: Version, made: Version, rows: Mapping[str, pa.Table], same_code: bool | None, table: str
+def read_before(project: Project, table: str, version: Version) -> "pa.Table | NotPossible":
+    """The rows of a version that is to be computed again, or why that is not possible. Raises `StorageError`."""
+    opened = project.table(table)
+    if version.gone is not None:
+        return NotPossible(f"its rows are gone ({version.gone}), so there is nothing to compare with")
+    if opened.state.is_history:
+        return NotPossible("its events carry the time at which they were added: `odf verify --replay` is for them")
+    return opened.read(f"@{version.log_version}", partition=version.partition, as_type=pa.Table)
+
+
+def compare_with(
+    stand_in: Project, table: str, version: Version, before: pa.Table, same_code: bool | None, takes_config: bool
+) -> tuple[Reproduction, Mapping[str, pa.Table]]:
+    """The outcome for a version of which a stand-in has what was made again; also the rows of both.
+
+    Raises `NotPossible` where there is nothing to compare, and `StorageError`.
+    """
+    opened = stand_in.table(table)
+    try:
+        made = opened.version(partition=version.partition)
+        again = opened.read(partition=version.partition, as_type=pa.Table)
+    except VersionedError as error:
+        raise NotPossible(f"what its function made cannot be read: {first_sentence(error)}") from error
+    return _compared(version, made, before, again, same_code, takes_config, table), {"before": before, "again": again}
+
+
+def not_possible(table: str, version: Version, why: str) -> Reproduction:
+    """The outcome for a version that cannot be computed again."""
+    return Reproduction(table, str(version.metadata_sha), version.partition, "not possible", why)
+
+
+def _compared(
+    version: Version,
+    made: Version,
+    rows_before: pa.Table,
+    rows_again: pa.Table,
+    same_code: bool | None,
+    takes_config: bool,
+    table: str,
 ) -> Reproduction:
-    """The outcome for a version, and what was made in its place; ``rows`` are those of ``"before"`` and ``"again"``."""
     before, again = version.identity, made.identity
-    if before.code_version != again.code_version:
-        same_code = False
     known: dict[str, Any] = {
         "table": table,
         "version": str(version.metadata_sha),
         "partition": version.partition,
         "rows": again.nrow,
         "rows_before": before.nrow,
-        "same_code": same_code,
+        "same_code": same_code if before.code_version == again.code_version else False,
         "digest": made.digest,
     }
     others = _other_inputs(before.parents, again.parents)
@@ -56,14 +95,32 @@ def compare(
         return Reproduction(
             **known, verdict="not possible", text=f"it was built from other versions now: {', '.join(others)}"
         )
-    if before.schema == again.schema and version.digest == made.digest:
-        same_bytes = before.data_sha == again.data_sha
-        how = "the same bytes" if same_bytes else "the same rows, in other files"
-        return Reproduction(**known, verdict="reproduced", text=how, same_bytes=same_bytes)
-    columns = differing_columns(rows["before"], rows["again"])
+    if before.data_sha == again.data_sha and before.schema == again.schema:
+        return Reproduction(**known, verdict="reproduced", text="the same bytes", same_bytes=True)
+    # What logs say of rows is not believed.
+    is_ordered = str(version.digest).startswith(SequenceDigest.kind)
+    if before.schema == again.schema and are_same_rows(rows_before, rows_again, is_ordered=is_ordered):
+        return Reproduction(**known, verdict="reproduced", text="the same rows, in other files")
+    columns = differing_columns(rows_before, rows_again)
     counts = f"{again.nrow:,} rows instead of {before.nrow:,}; " if again.nrow != before.nrow else ""
     named = f"other values in {', '.join(columns)}" if columns else "the same values in other rows, or another order"
-    return Reproduction(**known, verdict="different", text=f"{counts}{named}", columns=columns)
+    config = "; it takes config, which is not recorded, so this is by its defaults" if takes_config else ""
+    return Reproduction(**known, verdict="different", text=f"{counts}{named}{config}", columns=columns)
+
+
+def are_same_rows(before: pa.Table, again: pa.Table, *, is_ordered: bool) -> bool:
+    """Whether two tables have equal rows, in one order where that counts; by digests that were taken just now."""
+    if before.schema.remove_metadata() != again.schema.remove_metadata() or before.num_rows != again.num_rows:
+        return False
+    key = fresh_key()
+
+    def digest(rows: pa.Table) -> object:
+        taken = SequenceDigest(rows.schema) if is_ordered else BagDigest(rows.schema, key)
+        for batch in rows.to_batches():
+            taken.update(batch)
+        return taken.finish() if isinstance(taken, SequenceDigest) else taken.lanes
+
+    return digest(before) == digest(again)
 
 
 def differing_columns(before: pa.Table, again: pa.Table) -> list[str]:
@@ -88,15 +145,14 @@ def _counted(column: Any) -> Counter[str]:
 
 
 def _other_inputs(before: Sequence[Parent], again: Sequence[Parent]) -> list[str]:
+    """The inputs that are others. Versions are told apart by their SHAs: tables and projects may have been renamed."""
+
     def named(parents: Sequence[Parent]) -> dict[tuple[str, str | None], str]:
-        return {(parent.table, parent.partition): parent.version for parent in parents}
+        return {(parent.version, parent.partition): parent.table for parent in parents}
 
     old, new = named(before), named(again)
-    return [
-        f"{table}{'' if partition is None else f' [{partition}]'}"
-        for table, partition in sorted(old.keys() | new.keys(), key=str)
-        if old.get((table, partition)) != new.get((table, partition))
-    ]
+    changed = [(*each, {**old, **new}[each]) for each in old.keys() ^ new.keys()]
+    return sorted({table if partition is None else f"{table} [{partition}]" for _, partition, table in changed})
 
 
 REASONS: Sequence[tuple[str, str]] = (

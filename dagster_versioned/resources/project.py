@@ -126,7 +126,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return getattr(import_module(module), name)
 
     def _opened(self) -> "Project":
-        from dagster_versioned.projects.stand_ins import stand_in_for
+        from dagster_versioned.tables.stand_ins import stand_in_for
 
         if (stand_in := stand_in_for(value_of("name", self.name))) is not None:
             return stand_in

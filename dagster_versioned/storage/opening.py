@@ -1,6 +1,5 @@
 """From a location to the store at it."""
 
-import os
 from pathlib import Path
 
 from dagster_versioned.extras import requiring
@@ -8,7 +7,7 @@ from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.wrappers import READ_ONLY_VARIABLE, ReadOnlyStore
+from dagster_versioned.storage.wrappers import read_alone
 
 
 def open_store(
@@ -22,8 +21,7 @@ def open_store(
     """
     if isinstance(location, str):
         location = Location.parse(location)
-    store = _opened(location, profile, credentials)
-    return ReadOnlyStore(store) if os.environ.get(READ_ONLY_VARIABLE) else store
+    return read_alone(_opened(location, profile, credentials))
 
 
 def _opened(location: Location, profile: str | None, credentials: CredentialsSource | None) -> ObjectStore:

@@ -255,3 +255,9 @@ class ReadOnlyStore(StoreWrapper):
                 f"({READ_ONLY_VARIABLE}). Nothing was changed."
             )
         return action()
+
+
+def read_alone(store: ObjectStore) -> ObjectStore:
+    """The store, to be read alone where the environment says so (`READ_ONLY_VARIABLE`)."""
+    is_alone = isinstance(store, ReadOnlyStore) or not os.environ.get(READ_ONLY_VARIABLE)
+    return store if is_alone else ReadOnlyStore(store)

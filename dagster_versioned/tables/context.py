@@ -7,9 +7,11 @@ from typing import ClassVar, Protocol, Self
 from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.wrappers import read_alone
 from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.environment.registry import Environment, open_environment
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
+from dagster_versioned.tables.stand_ins import stand_in_for
 from dagster_versioned.tables.state import LoadedStates, TableState
 from dagster_versioned.tables.write.commit import Guard
 
@@ -78,6 +80,12 @@ class ProjectContext:
         observers: Sequence[CommitObserver] = (),
     ) -> None:
         self.name = check_project_name(name)
+        if environment is None and stand_in_for(name) is not None:
+            raise InvalidInput(
+                f"In this process, something stands in for {name}, as a version saw it, and its own store is not read. "
+                "Nothing was opened. Open it by Project.open(…), or by its resource."
+            )
+        store = read_alone(store)
         self.store = store if environment is None else environment.store()
         self.author = author
         self.placement_authority = placement_authority

@@ -15,11 +15,11 @@ from dagster_versioned.assets.code_location import CodeLocation
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.io_managers.reproduce import reproduce
 from dagster_versioned.process_state import PROCESS
-from dagster_versioned.projects.stand_ins import StandIns
 from dagster_versioned.proof.attest import attest_reproduction
 from dagster_versioned.proof.keys import PrivateKey
 from dagster_versioned.proof.reproduction import differing_columns, likely_reason
 from dagster_versioned.proof.signatures import TrustedKeys, check_signatures
+from dagster_versioned.tables.stand_ins import StandIns
 from support.command_line import in_process
 
 MODULE = """
