@@ -6,14 +6,10 @@ A page asks for nothing from anywhere, and runs nothing: its Content-Security-Po
 import base64
 import hashlib
 import html
-import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 
-# Controls end a page early or hide what follows; marks of direction let a name look like another.
-_HIDDEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufdd0-\ufdef\ud800-\udfff]"
-)
-_NONE = re.compile("[" + "".join(chr(plane << 16 | end) for plane in range(17) for end in (0xFFFE, 0xFFFF)) + "]")
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
 _VOID = frozenset({"meta", "br"})
 
 
@@ -87,9 +83,16 @@ def _markup(content: Content) -> Iterable[str]:
 
 
 def _text(text: str) -> str:
-    for hidden in (_HIDDEN, _NONE):
-        text = hidden.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
-    return html.escape(text)
+    is_plain = text.isprintable() and not _FILLERS & set(text)
+    shown = text if is_plain else "".join(f"\\u{{{ord(each):x}}}" if _is_hidden(each) else each for each in text)
+    return html.escape(shown)
+
+
+def _is_hidden(character: str) -> bool:
+    """What ends a page early, or hides or turns around what follows, so that a name looks like another."""
+    if character in "\n\t ":
+        return False
+    return unicodedata.category(character) in {"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"} or character in _FILLERS
 
 
 def _number(value: str | float) -> str:

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
 from dagster_versioned.errors import TableNotFound, VersionedError
@@ -51,7 +52,7 @@ class TableLineage:
         self.table = table
         self.history: History = table.state.history
         self._unread = self.history.backwards()
-        self._by_sha: dict[tuple[str, str | None], Version] = {}
+        self._by_sha: dict[tuple[str, str | None], list[Version]] = {}
         self._of_partition: dict[str | None, list[Version]] = {}
 
     def _read_on(self) -> bool:
@@ -61,19 +62,20 @@ class TableLineage:
             return False
         self._of_partition.setdefault(version.partition, []).append(version)
         if version.metadata_sha is not None and not version.is_drop:
-            key = version.metadata_sha, version.partition
-            known = self._by_sha.get(key)
-            if known is None or (known.gone is not None and version.gone is None):
-                self._by_sha[key] = version
+            self._by_sha.setdefault((version.metadata_sha, version.partition), []).append(version)
         return True
 
-    def _found(self, sha: str, partition: str | None) -> Version | None:
-        """The newest version of a SHA that is kept, else the newest."""
-        key = sha, partition
-        while (found := self._by_sha.get(key)) is None or found.gone is not None:
+    def _found(self, sha: str, partition: str | None, until: datetime | None) -> Version | None:
+        """The newest kept commit of a SHA, not later than a moment; else the newest kept one, else the newest."""
+        known, place = self._by_sha.setdefault((sha, partition), []), 0
+        while True:
+            while place < len(known):
+                version, place = known[place], place + 1
+                if version.gone is None and (until is None or version.timestamp <= until):
+                    return version
             if not self._read_on():
                 break
-        return found
+        return next((version for version in known if version.gone is None), known[0] if known else None)
 
     @cached_property
     def _wholes(self) -> Mapping[str, int]:
@@ -81,12 +83,13 @@ class TableLineage:
         records = self.history.records if self.history.is_partitioned else ()
         return {str(sha): record.log_version for record in records if (sha := record.member("partitions_sha"))}
 
-    def members(self, name: VersionName) -> tuple[Version, ...]:
+    def members(self, name: VersionName, until: datetime | None = None) -> tuple[Version, ...]:
         """The version of a name, or those of all partitions where it names the whole table.
 
-        Raises `UnknownVersion`.
+        Of a version that was committed more than once, the commit that somebody read ``until`` a moment. Raises
+        `UnknownVersion`.
         """
-        version = self._found(name.version, name.partition)
+        version = self._found(name.version, name.partition, until)
         if version is not None:
             return (version,)
         at = self._wholes.get(name.version) if name.partition is None else None
@@ -141,10 +144,17 @@ class ProjectLineage:
             raise found
         return found
 
-    def members(self, name: VersionName) -> tuple[TableLineage, tuple[Version, ...]]:
-        """The table of a name, and its version or versions. Raises `UnknownVersion`."""
+    def members(self, name: VersionName, until: datetime | None = None) -> tuple[TableLineage, tuple[Version, ...]]:
+        """The table of a name, and its version or versions: see `TableLineage.members`. Raises `UnknownVersion`."""
         table = self.table(name)
-        return table, table.members(name)
+        return table, table.members(name, until)
+
+    def place(self, name: VersionName) -> tuple[str, str | None]:
+        """Where a version is, under whatever name its table or project goes now; by its name where nobody knows."""
+        try:
+            return self.table(name).table.store.uri, name.partition
+        except UnknownVersion:
+            return f"{name.project}.{name.table}@{name.environment}", name.partition
 
     def tables(self) -> Iterator[TableLineage]:
         """Every table of the project that can be read."""

@@ -4,6 +4,7 @@ A page is one file and asks for nothing from anywhere; what it says follows from
 where that is wanted, the bytes, which are checked as it is written.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,8 +92,7 @@ def write_project_report(
         path = folder / f"{_file_name(name)}.html"
         try:
             path.write_text(_page(lineage, name, None, None, options, [("All tables", "index.html")]), "utf-8")
-            newest = _newest(project.table(name), None, None)
-            rows.append([element("a", name, href=path.name), *_line_of(newest)])
+            rows.append([element("a", name, href=path.name), *_line_of(list(_heads(project.table(name))))])
             pages.append(path)
         except VersionedError as error:
             rows.append([name, f"cannot be read: {first_sentence(error)}", "", "", ""])
@@ -403,9 +403,21 @@ def _differences(found: VersionDiff) -> Iterator[Sequence[Content]]:
         yield "code", found.code.before[:14], f"{found.code.after[:14]}: {found.code}"
 
 
-def _line_of(version: Version) -> Sequence[Content]:
-    size = "" if version.raw is None else _count(version.raw["facts"]["size_bytes"])
-    return element("code", version.short), _time(version.timestamp), _count(rows_of(version)), size
+def _heads(table: VersionedTable) -> Iterator[Version]:
+    """The current versions, the newest first."""
+    yield from sorted(table.state.history.current, key=lambda head: head.log_version, reverse=True)
+
+
+def _line_of(heads: Sequence[Version]) -> Sequence[Content]:
+    """A table in the list: its newest version, and the sums over its partitions."""
+    facts = [head.raw for head in heads if head.raw is not None]
+    partitions = f" and {len(heads) - 1:,} more partitions" if len(heads) > 1 else ""
+    return (
+        [element("code", heads[0].short), partitions],
+        _time(heads[0].timestamp),
+        _count(sum(each["identity"]["nrow"] for each in facts)),
+        _count(sum(each["facts"]["size_bytes"] for each in facts)),
+    )
 
 
 def _sentence(text: str) -> str:
@@ -433,9 +445,10 @@ def _time(moment: datetime) -> str:
 
 
 def _file_name(table: str) -> str:
-    """The name of a table's page; ``index`` is taken."""
-    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", table)
-    return f"{safe}_" if safe.lower() == "index" else safe
+    """The name of a table's page, of no other table's; ``index`` is taken, and systems there are that know no cases."""
+    safe = re.sub(r"[^a-z0-9_.-]", "_", table)
+    is_own = safe == table and safe != "index"
+    return safe if is_own else f"{safe}.{hashlib.sha256(table.encode()).hexdigest()[:8]}"
 
 
 def _foot(project: Project, now: datetime) -> Html:

@@ -10,7 +10,7 @@ from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedErro
 from dagster_versioned.identity.version import Parent
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, TableLineage, UnknownVersion, VersionName
-from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.choose import ChosenVersions, VersionLike
 from dagster_versioned.tables.findings import findings_of
 from dagster_versioned.tables.history import Version
 
@@ -95,19 +95,19 @@ def trace_from(
     root = VersionName.of(parents[0])
     edges = _children(lineage) if down else None
     versions: dict[VersionName, TracedVersion] = {}
-    pending = deque([root])
+    pending: deque[tuple[VersionName, datetime | None]] = deque([(root, _moment(chosen))])
     leads: dict[VersionName, tuple[VersionName, ...]] = {}
     while pending:
-        name = pending.popleft()
+        name, until = pending.popleft()
         if name in versions:
             continue
-        versions[name] = _traced(lineage, name)
+        versions[name] = _traced(lineage, name, None if down and name != root else until)
         if edges is not None:
             leads[name] = tuple(edges.get(name, ()))
         else:
             before = versions[name].before
             leads[name] = (*versions[name].parents, *(() if before is None else (before,)))
-        pending += leads[name]
+        pending += [(each, versions[name].timestamp) for each in leads[name]]
     if len(versions) <= CHECKED:
         versions = {name: _with_checks(lineage, traced) for name, traced in versions.items()}
     return Trace(root, "down" if down else "up", versions, leads)
@@ -119,9 +119,14 @@ def _with_checks(lineage: ProjectLineage, traced: TracedVersion) -> TracedVersio
     return replace(traced, checks=findings_of(lineage.table(traced.name).table.store, traced.name.version))
 
 
-def _traced(lineage: ProjectLineage, name: VersionName) -> TracedVersion:
+def _moment(chosen: ChosenVersions) -> datetime:
+    """When the last of the chosen versions was committed; its table may have committed it again since."""
+    return max(version.timestamp for version in chosen.versions)
+
+
+def _traced(lineage: ProjectLineage, name: VersionName, until: datetime | None) -> TracedVersion:
     try:
-        return _of_members(name, *lineage.members(name))
+        return _of_members(name, *lineage.members(name, until))
     except UnknownVersion as error:
         return TracedVersion(name, gap=str(error))
     except VersionedError as error:
@@ -191,5 +196,7 @@ def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]
             except (IntegrityError, InvalidInput):
                 continue
             for parent in parents:
-                found.setdefault(parent, []).append(child)
+                children = found.setdefault(parent, [])
+                if child not in children:
+                    children.append(child)
     return found

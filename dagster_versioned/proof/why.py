@@ -121,6 +121,16 @@ def _causes(
     return tuple(newest_first)
 
 
+@dataclass(frozen=True)
+class _MovedParent:
+    """A parent that was read at one version and then at another, when each had been, and whether its rows differ."""
+
+    before: VersionName
+    after: VersionName
+    until: tuple[datetime, datetime]
+    has_other_rows: bool
+
+
 class _Search:
     """The causes of differences; each pair of versions is compared once."""
 
@@ -142,7 +152,7 @@ class _Search:
             for cause in self._own(table, before, after):
                 yield replace(cause, through=way)
             for moved in self._moved(before, after):
-                found = self.followed(*moved)
+                found = self.followed(moved.before, moved.after, moved.until)
                 if isinstance(found, Cause):
                     yield replace(found, through=_longer(found.version.table, way))
                 else:
@@ -163,27 +173,53 @@ class _Search:
         if before is None:
             found.append(("first" if after.recorded.get("parents") else "source", "had no version before"))
         elif by_hand is None:
-            changes = [*_code_changes(table, before, after), *_identity_changes(before.recorded, after.recorded)]
-            is_explained = bool(changes) or any(True for _ in self._moved(before, after))
-            found += [*changes, *_row_changes(before, after, is_explained)]
+            moved = list(self._moved(before, after))
+            changes = [
+                *_code_changes(table, before, after),
+                *self._input_changes(before, after),
+                *_identity_changes(before.recorded, after.recorded),
+            ]
+            has_cause = any(kind != "metadata" for kind, _ in changes) or any(each.has_other_rows for each in moved)
+            found += [*changes, *_row_changes(before, after, bool(changes or moved), has_cause)]
         for kind, text in found:
             by, run_id = facts.get("author"), run.get("run_id")
             yield Cause(kind, table.name_of(after), f"{name} {text}", after.timestamp, by, run_id)
 
-    def _moved(self, before: Version | None, after: Version) -> Iterator[tuple[VersionName, VersionName]]:
+    def _inputs(self, version: Version | None) -> Mapping[tuple[str, str | None], Parent]:
+        """What a version was built from, by where that is now: names may have changed since."""
+        recorded = () if version is None else version.recorded.get("parents", ())
+        parents = [Parent.from_json(each) for each in recorded]
+        return {self._lineage.place(VersionName.of(parent)): parent for parent in parents}
+
+    def _input_changes(self, before: Version, after: Version) -> Iterator[tuple[Kind, str]]:
+        old, new = self._inputs(before), self._inputs(after)
+        for place in sorted(new.keys() - old.keys(), key=str):
+            yield "input", f"is built from {new[place].table} too"
+        for place in sorted(old.keys() - new.keys(), key=str):
+            yield "input", f"is not built from {old[place].table} any more"
+
+    def _moved(self, before: Version | None, after: Version) -> Iterator[_MovedParent]:
         """The parents that a version read at another version than the one before did."""
-        old, new = _parents(before), _parents(after)
-        yield from (
-            (old[place], new[place]) for place in sorted(old.keys() & new.keys(), key=str) if old[place] != new[place]
-        )
+        if before is None:
+            return
+        old, new = self._inputs(before), self._inputs(after)
+        for place in sorted(old.keys() & new.keys(), key=str):
+            if old[place].version != new[place].version:
+                names = VersionName.of(old[place]), VersionName.of(new[place])
+                has_other_rows = old[place].data_sha != new[place].data_sha
+                yield _MovedParent(*names, (before.timestamp, after.timestamp), has_other_rows)
 
     def followed(
-        self, before: VersionName, after: VersionName
+        self, before: VersionName, after: VersionName, until: tuple[datetime, datetime] | None = None
     ) -> Cause | tuple[TableLineage, tuple[Version, ...], tuple[Version, ...]]:
-        """The versions of a parent then and now; where they are not to be found, that it moved is all that is known."""
+        """The versions of a parent then and now; where they are not to be found, that it moved is all that is known.
+
+        ``until`` is when they had been read.
+        """
+        old, new = until or (None, None)
         try:
-            table, newer = self._lineage.members(after)
-            older = table.members(before)
+            table, newer = self._lineage.members(after, new)
+            older = table.members(before, old)
         except (UnknownVersion, VersionedError) as error:
             why_not = str(error) if isinstance(error, UnknownVersion) else f"cannot be read: {first_sentence(error)}"
             text = f"{after.table} went from {before.version[:8]} to {after.version[:8]}, which {why_not}"
@@ -209,7 +245,8 @@ def _longer(table: str, way: tuple[str, ...]) -> tuple[str, ...]:
 def _code_changes(table: TableLineage, before: Version, after: Version) -> Iterator[tuple[Kind, str]]:
     change = compare_codes(table.table.store, code_of(before), code := code_of(after))
     if change is not None and code is not None:
-        commit = f" (commit {code.commit[:12]})" if code.commit else ""
+        dirty = f" and what no commit has of {', '.join(code.modified[:3])}" if code.modified else ""
+        commit = f" (commit {code.commit[:12]}{dirty})" if code.commit else ""
         yield "code", f"has other code{commit}: {change}"
 
 
@@ -217,11 +254,6 @@ def _identity_changes(old: Any, new: Any) -> Iterator[tuple[Kind, str]]:
     """What is described otherwise, beside the rows."""
     if old.get("code_version") != new.get("code_version"):
         yield "code version", f"went from code version {old.get('code_version')} to {new.get('code_version')}"
-    before, after = ({_place(parent): parent for parent in each.get("parents", ())} for each in (old, new))
-    for place in sorted(after.keys() - before.keys(), key=str):
-        yield "input", f"is built from {after[place]['table']} too"
-    for place in sorted(before.keys() - after.keys(), key=str):
-        yield "input", f"is not built from {before[place]['table']} any more"
     if old.get("message") != new.get("message"):
         yield "metadata", f"has the message {new['message']!r}" if new.get("message") else "has no message any more"
     for member in ("table_type", "custom"):
@@ -232,11 +264,11 @@ def _identity_changes(old: Any, new: Any) -> Iterator[tuple[Kind, str]]:
         yield "metadata", "has other columns"
 
 
-def _row_changes(before: Version, after: Version, is_explained: bool) -> Iterator[tuple[Kind, str]]:
-    """What the rows say by themselves, where something else may explain them."""
+def _row_changes(before: Version, after: Version, is_another: bool, has_cause: bool) -> Iterator[tuple[Kind, str]]:
+    """What the rows say by themselves: of a version that ``is_another`` anyway, whose rows may have a cause."""
     old, new, added = before.recorded, after.recorded, _facts(after).get("added")
     if old["data_sha"] == new["data_sha"]:
-        if not is_explained:
+        if not is_another:
             yield "again", "was made again, and is the same"
     elif added:
         counts = [f"{added[what]:,} {what}" for what in ("inserted", "updated", "removed") if added.get(what)]
@@ -244,7 +276,7 @@ def _row_changes(before: Version, after: Version, is_explained: bool) -> Iterato
     elif not new.get("parents"):
         counts = [f"{new['nrow']:,}", *([] if old["nrow"] == new["nrow"] else [f"instead of {old['nrow']:,}"])]
         yield "source", f"has other rows: {' '.join(counts)}"
-    elif not is_explained:
+    elif not has_cause:
         yield "other rows", "has other rows of the same inputs and code: by its config, a clock, or a service"
 
 
@@ -255,15 +287,6 @@ def _pairs(older: tuple[Version, ...], newer: tuple[Version, ...]) -> Iterator[t
         old = before.get(version.partition)
         if old is None or old.metadata_sha != version.metadata_sha:
             yield old, version
-
-
-def _parents(version: Version | None) -> dict[tuple[str, str, str | None], VersionName]:
-    parents: Sequence[Any] = () if version is None else version.recorded.get("parents", ())
-    return {_place(parent): VersionName.of(Parent.from_json(parent)) for parent in parents}
-
-
-def _place(parent: Any) -> tuple[str, str, str | None]:
-    return parent["source"], parent["table"], parent.get("partition")
 
 
 def _facts(version: Version) -> Any:

@@ -151,7 +151,7 @@ def test_a_project_is_a_folder_of_pages(project, tmp_path):
     project.table("index").write(pa.table({"v": [1]}))
     files = write_project_report(project, tmp_path / "site", options=ReportOptions(with_bytes=False))
     pages = {path.name: parsed(path.read_text("utf-8")) for path in files}
-    assert sorted(pages) == ["daily.html", "index.html", "index_.html", "orders.html", "weekly.html"]
+    assert sorted(pages) == ["daily.html", "index.1bc04b52.html", "index.html", "orders.html", "weekly.html"]
     links = {each.get("href") for each in pages["index.html"].iter("a")}
     assert links == pages.keys() - {"index.html"}
     assert all(asks_for(root) == [] for root in pages.values())
@@ -159,6 +159,26 @@ def test_a_project_is_a_folder_of_pages(project, tmp_path):
     (tmp_path / "site/notes.txt").write_text("mine")
     with pytest.raises(InvalidInput, match="holds notes"):
         write_project_report(project, tmp_path / "site")
+
+
+def test_no_two_tables_share_a_page(project, tmp_path):
+    for name in ("a b", "a_b", "Index"):
+        project.table(name).write(pa.table({"v": [1]}))
+    files = write_project_report(project, tmp_path / "site", options=ReportOptions(with_bytes=False))
+    assert len({path.name.lower() for path in files}) == 4
+
+
+def test_a_list_has_the_sums_of_partitions(project, tmp_path):
+    for day in ("mon", "tue"):
+        project.table("days").write(pa.table({"v": [1, 2]}), partition=day)
+    files = write_project_report(project, tmp_path / "site", options=ReportOptions(with_bytes=False))
+    assert "and 1 more partitions" in texts(parsed(files[0].read_text("utf-8")))
+    assert [each.text for each in parsed(files[0].read_text("utf-8")).iter("td")][3] == "4"
+
+
+@pytest.mark.parametrize("hidden", ["\u061c", "\u00ad", "\u180e", "\u3164", "\u115f", "\U000e0041", "\u202e", "\x00"])
+def test_what_cannot_be_seen_is_shown(hidden):
+    assert f"a\\u{{{ord(hidden):x}}}b" in page(f"a{hidden}b", "", "")
 
 
 def test_a_picture_has_the_versions_that_are_nearest(project):
@@ -185,7 +205,7 @@ def test_any_text_is_a_text(text):
     root = parsed(page(text, "p { color: red; }", element("p", text, title=text), element("code", text)))
     shown = next(root.iter("p"))
     assert list(shown) == []
-    assert shown.get("title") == shown.text or not text.strip()
+    assert shown.get("title") == shown.text or not text
 
 
 def test_the_command_writes_a_page_and_a_folder(project, tmp_path):

@@ -1,6 +1,8 @@
 """Versions are computed again from what they were built from, and nothing of a project is touched by it."""
 
 import hashlib
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from dagster_versioned import Project
 from dagster_versioned.assets.code_location import CodeLocation
 from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.code.commit import write_out
+from dagster_versioned.code.runtime import make_environment, requirements_of
 from dagster_versioned.io_managers.reproduce import reproduce
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.proof.attest import attest_reproduction
@@ -121,15 +125,37 @@ def maybe(orders: pa.Table):
 def foreign(orders: pa.Table) -> pa.Table:
     return orders
 
+@dg.asset
+def by_value(context, orders: pa.Table):
+    if os.environ.get("SHOP_FAILS"):
+        return dg.MaterializeResult()
+    return orders
+
+@dg.asset(ins={"plain": dg.AssetIn(input_manager_key="pickles")})
+def from_pickle(orders: pa.Table, plain) -> pa.Table:
+    return pa.table({"v": [plain]})
+
+@dg.asset(io_manager_key="pickles")
+def plain() -> int:
+    return 7
+
+@dg.asset
+def around(orders: pa.Table) -> pa.Table:
+    from dagster_versioned.storage import LocalStore
+    if os.environ.get("SHOP_FAILS"):
+        Project("SHOP", LocalStore(LOCATION)).table("side").write(pa.table({"v": [666]}))
+    return orders
+
 @dg.asset_check(asset=cleaned, blocking=True)
 def never_asked() -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=not os.environ.get("SHOP_FAILS"))
 
 defs = dg.Definitions(
     assets=[orders, cleaned, totals, log, latest, daily, regional, weekly, split, by_itself, doubled, orders_feature,
-            clocked, shuffled, configured, failing, maybe, foreign],
+            clocked, shuffled, configured, failing, maybe, foreign, by_value, plain, from_pickle, around],
     asset_checks=[never_asked],
-    resources={"till": Till(), "io_manager": VersionedParquetIOManager(project=project),
+    resources={"pickles": dg.FilesystemIOManager(base_dir=LOCATION + "-pickles"), "till": Till(),
+               "io_manager": VersionedParquetIOManager(project=project),
                "elsewhere": VersionedParquetIOManager(project=project)},
 )
 """
@@ -166,6 +192,7 @@ def shop(tmp_path_factory):
 
                 plain = {"orders", "cleaned", "totals", "log", "latest", "left", "right", "by_itself"}
                 made(*plain, "orders_feature", "doubled", "clocked", "shuffled", "failing", "maybe", "foreign")
+                made("by_value", "plain", "from_pickle", "around")
                 made("configured", run_config={"ops": {"configured": {"config": {"factor": 2}}}})
                 made("daily", partition_key="mon")
                 made("daily", partition_key="tue")
@@ -255,6 +282,9 @@ def test_what_is_never_the_same_is_named_with_its_column(shop, tmp_path, table, 
         ("configured", {}, "it needs config, which is not recorded"),
         ("failing", {}, "its function failed: ValueError: no more"),
         ("maybe", {}, "its function made nothing"),
+        ("by_value", {}, "its function made nothing that an IO manager of this package stored"),
+        ("from_pickle", {}, "its input plain has no versions: the IO manager 'pickles' loads it"),
+        ("around", {}, "its function failed: dagster_versioned.errors.InvalidInput: In this process, something stands"),
         ("side", {}, "no definition of the asset side is in what was loaded"),
     ],
 )
@@ -328,13 +358,17 @@ def house(tmp_path, monkeypatch, git_identity):
     """A repository with an asset, and a project in which it was made by a run of the committed code."""
     monkeypatch.chdir(tmp_path)
     source = """
+        import atexit, os
         import dagster as dg, pyarrow as pa
         from dagster_versioned import ProjectResource, VersionedParquetIOManager
 
         FACTOR = 2
+        atexit.register(print, "\\0and that was all")
 
         @dg.asset
         def numbers() -> pa.Table:
+            if os.environ.get("DAGSTER_VERSIONED_READ_ONLY"):
+                assert "DAGSTER_VERSIONED_KEY_PASSPHRASE" not in os.environ
             return pa.table({"v": [FACTOR * n for n in range(4)]})
 
         project = ProjectResource(name="HOUSE", location="store")
@@ -349,8 +383,9 @@ def house(tmp_path, monkeypatch, git_identity):
     return tmp_path
 
 
-def test_the_command_computes_again_with_the_code_of_then(house):
+def test_the_command_computes_again_with_the_code_of_then(house, monkeypatch):
     at = ("--location", "store")
+    monkeypatch.setenv("DAGSTER_VERSIONED_KEY_PASSPHRASE", "correct horse")
     in_process("key", "new", "k.pem")
     ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets", "--key", "k.pem")
     assert (ended.exit_code, "reproduced, the same bytes" in ended.stdout) == (0, True), ended.stderr
@@ -374,6 +409,53 @@ def test_code_that_no_commit_has_is_not_to_be_had(house):
     assert (ended.exit_code, "no branch here" in ended.stderr) == (2, True), ended.stderr
     ended = in_process(*at, "reproduce", "numbers", "--code", "recorded")
     assert (ended.exit_code, "Give -m" in ended.stderr) == (2, True)
+    # A remote that was fetched for a look is none that is followed, whatever a log says.
+    recorded = json.loads(in_process(*at, "show", "numbers", "--json").stdout)["facts"]["run"]["code"]["commit"]
+    subprocess.run(["git", "remote", "add", "mallory", "https://git.example.org/mallory.git"], check=True)
+    subprocess.run(["git", "update-ref", "refs/remotes/mallory/main", recorded], check=True)
+    with pytest.raises(ValueError, match="no branch here"):
+        write_out(recorded, "git.example.org/mallory.git", house, house / "out")
+    subprocess.run(["git", "remote", "rename", "mallory", "origin"], check=True, capture_output=True)
+    with pytest.raises(ValueError, match="no branch here"):
+        write_out(recorded, "git.example.org/ours.git", house, house / "out")
+    assert (write_out(recorded, "git.example.org/mallory.git", house, house / "out") / "house_assets.py").exists()
+    shutil.rmtree(".git")
+    ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets", "--code", "recorded")
+    assert (ended.exit_code, "in no git repository" in ended.stderr) == (2, True), ended.stderr
+
+
+def test_what_the_log_says_of_rows_is_not_believed(shop, tmp_path, monkeypatch):
+    """A version whose facts have the digest of what the function gives, and whose rows are others."""
+    copied = tmp_path / "copy"
+    subprocess.run(["cp", "-r", shop.store.uri, copied], check=True)
+    monkeypatch.setenv("SHOP_LOCATION", str(copied))
+    project = Project.open("SHOP", str(copied))
+    true = project.table("weekly").version()
+    parents = project.table("daily").upstream()
+    rows = project.table("weekly").read().set_column(1, "n", pa.array([666, 667]))
+    project.table("weekly").write(rows, parents=parents)
+    forged = project.table("weekly").version()
+    path = Path(project.table("weekly").store.uri) / f"_delta_log/{forged.log_version:020}.json"
+    path.write_text(path.read_text().replace(forged.digest, true.digest))
+    outcome = again(Project.open("SHOP", str(copied)), "weekly", None, tmp_path / "a")
+    assert (outcome.verdict, outcome.columns) == ("different", ["n"])
+
+
+def test_only_releases_of_what_is_installed_are_asked_for(tmp_path):
+    evil = "1.0 ; python_version<'3'\n--index-url http://evil.example\nevil @ file:///evil"
+    recorded = {
+        "polars": "1.2.3",
+        "pyarrow": evil,
+        "numpy": "-r /etc/passwd",
+        "dagster-versioned": "0.1.0",
+        "evil": "1",
+    }
+    taken, left = requirements_of({"distributions": recorded})
+    assert taken == ["polars==1.2.3"]
+    assert left == ["dagster-versioned", "evil", "numpy", "pyarrow"]
+    for python in ("/tmp/evil/python", "", "3.11", "3.11.7; evil"):
+        with pytest.raises(ValueError, match="no release of Python"):
+            make_environment({"python": python, "distributions": {}}, tmp_path / "env")
 
 
 def test_columns_are_compared_whatever_the_order_of_rows():

@@ -136,3 +136,17 @@ def test_other_notations(project: Project) -> None:
     events = list(open_lineage_events(found))
     assert [event["inputs"] == [] for event in events] == [False, True]
     assert events == list(open_lineage_events(found))
+
+
+def test_a_version_that_was_committed_again_is_the_commit_that_was_read(tmp_path):
+    project = Project.open("SHOP", str(tmp_path))
+    orders, report = project.table("orders"), project.table("report")
+    orders.write(pa.table({"v": [1]}))
+    report.write(pa.table({"v": [1]}), parents=orders.upstream())
+    orders.write(pa.table({"v": [2]}))
+    orders.revert("@0")  # the same version once more, younger than what was built from it
+    found = trace(project, "report")
+    assert [(each.name.table, each.log_version) for each in found.versions.values()] == [("report", 0), ("orders", 0)]
+    report.revert("@0")
+    down = trace(project, "orders", "@0", down=True)
+    assert [len(children) for children in down.edges.values()] == [1, 0]

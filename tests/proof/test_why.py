@@ -154,3 +154,39 @@ def test_what_another_program_has_changed(tmp_path):
     assert str(found) == "orders was changed by another program (APPEND)."
     assert str(found.version) == "orders @1"
     assert found.before is not None
+
+
+def write(project, name, rows, *inputs, **described):
+    parents = [each for table in inputs for each in project.table(table).upstream()]
+    project.table(name).write(pa.table({"v": rows}), parents=parents, **{"code_version": "1", **described})
+
+
+def test_a_parent_that_was_renamed_is_the_same_parent(tmp_path):
+    project = Project.open("SHOP", str(tmp_path))
+    write(project, "orders", [1])
+    write(project, "report", [1], "orders")
+    project.table("orders").rename("bills", dry_run=False)
+    write(project, "bills", [1, 2])
+    write(project, "report", [2], "bills")
+    assert [str(cause) for cause in why(project, "report").causes] == [
+        "bills has other rows: 2 instead of 1 (bills -> report)"
+    ]
+
+
+def test_another_message_of_a_parent_explains_no_other_rows(tmp_path):
+    project = Project.open("SHOP", str(tmp_path))
+    write(project, "orders", [1])
+    write(project, "report", [1], "orders")
+    write(project, "orders", [1], message="looked at")
+    write(project, "report", [99], "orders")
+    kinds = {(cause.kind, cause.version.table) for cause in why(project, "report").causes}
+    assert kinds == {("metadata", "orders"), ("other rows", "report")}
+
+
+def test_code_that_no_commit_has_is_said_to_be(tmp_path):
+    project = Project.open("SHOP", str(tmp_path))
+    for number in (1, 2):
+        code = Code(f"1:{number:064x}", commit="a" * 40, modified=["shop/helpers.py"])
+        run = Run(f"run{number}", "step", 0, code=code)
+        project.table("t").write(pa.table({"v": [number]}), run=run)
+    assert "(commit aaaaaaaaaaaa and what no commit has of shop/helpers.py)" in str(why(project, "t"))
