@@ -143,7 +143,7 @@ def _promote(
         name,
         dry_run=not apply,
         accept=accept,
-        by=project.author,
+        by=project.author or (session.registry_clone().identity() if is_governed(session) else None),
         verify=verify.value,
         half=half,
         check=check if checks else None,

@@ -108,7 +108,9 @@ def audit(
     partition: Partition = None,
     output: Annotated[Path, option("--output", "-o", "FOLDER", "A folder that is not there yet.")] = Path("audit"),
     trust: Trust = None,
-    without_rows: Annotated[bool, flag("--without-rows", "Leave the files of the rows out.")] = False,
+    without_rows: Annotated[
+        bool, flag("--without-rows", "Leave the files of the rows out; the log has minima and maxima of columns.")
+    ] = False,
     verifier: Annotated[
         Path | None, option("--verifier", "FILE", "Write verify.py there as well, to be given on another way.")
     ] = None,

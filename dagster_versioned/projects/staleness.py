@@ -216,8 +216,9 @@ class StaleCell:
     @property
     def why(self) -> str:
         """The reasons in one line."""
-        shown = "; ".join(map(str, self.changes[:3]))
-        more = f"; and {len(self.changes) - 3} more" if len(self.changes) > 3 else ""
+        changes = list(dict.fromkeys(map(str, self.changes)))  # several outputs may read one upstream
+        shown = "; ".join(changes[:3])
+        more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
         return f"first version: {shown}{more}" if self.is_new else shown + more
 
 

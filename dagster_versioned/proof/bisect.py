@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.errors import InvalidInput, VersionNotFound
+from dagster_versioned.errors import InvalidInput, VersionedError, VersionNotFound
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.history import Version
@@ -59,7 +59,16 @@ def bisect(
     def passes(place: int) -> bool:
         if place not in tried:
             version = versions[kept[place]]
-            tried[place] = bool(check(_rows(found, version)))
+            rows = _rows(found, version)
+            try:
+                tried[place] = bool(check(rows))
+            except VersionedError:
+                raise
+            except Exception as error:  # whatever a function of the user's raises
+                raise InvalidInput(
+                    f"The check failed with {type(error).__name__} ({error}) at version {version.short} "
+                    f"(@{version.log_version}) of {table}. Nothing was changed."
+                ) from error
             if progress is not None:
                 progress(len(tried), limit)
         return tried[place]

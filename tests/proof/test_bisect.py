@@ -57,3 +57,15 @@ def test_ends_that_are_not_as_they_are_said_to_be(project: Project) -> None:
         bisect(project, "orders", every_row("v > 0"))
     with pytest.raises(InvalidInput, match="1 is kept, and two are compared"):
         bisect(project, "orders", every_row("v > 0"), good=1)
+
+
+def test_a_check_that_raises_is_named_with_its_version(tmp_path):
+    table = Project.open("SHOP", str(tmp_path)).table("t")
+    for number in range(3):
+        table.write(pa.table({"v": [number]}))
+
+    def broken(rows):
+        raise RuntimeError("boom")
+
+    with pytest.raises(InvalidInput, match=r"RuntimeError \(boom\) at version \w{8} \(@0\) of t"):
+        bisect(Project.open("SHOP", str(tmp_path)), "t", broken)
