@@ -105,6 +105,9 @@ def _look_at_checked_versions(pages: Pages) -> None:
     """What a check has stopped, what was published, and what was not computed again."""
     _say("running the example of checks")
     subprocess.run([sys.executable, "-m", CHECKED], check=True, stdout=subprocess.DEVNULL)
+    report = Pictures(pages, Path(".example/wettest_days.html").resolve().as_uri())
+    report.open("")
+    report.take("report", "wettest_days has other code", "example_project.rain:DAYS", "What it was built from")
     with dg.DagsterInstance.get() as instance, dagster_dev("-m", CHECKED, log=Path(".example/checked.log")) as dagster:
         ui = Pictures(pages, dagster.url)
         # Newest first: the fourth run's, the published one of the third, what it parked, and what failed in the second.
