@@ -115,6 +115,8 @@ class Paths:
             return None
         if function in _SAME or function == "join":
             return path.joinpath(*texts)
+        if function == "file_relative_path":
+            return path.parent.joinpath(*texts)
         return path.parent if function == "dirname" else None
 
     def _of_name(self, module: SourceModule, name: str) -> Path | None:

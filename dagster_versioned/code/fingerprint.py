@@ -26,7 +26,6 @@ from dagster_versioned.code.modules import (
     SourceModules,
     Stamp,
     UnreadableSource,
-    changed_by,
     said,
     stamp_of,
 )  # fmt: skip
@@ -244,6 +243,9 @@ class CodeGraph:
         """What a name is where all names of a module are imported."""
         origin = self._own_import(module, star)
         if origin is not None:
+            public = origin.literals.get("__all__")
+            if isinstance(public, list | tuple) and name not in public:
+                return []
             return self._named(origin, name, attributes, seen)
         of_library = said(sys.modules.get(module.absolute(star)), name)
         return [] if of_library is None else [_Target(f"{module.absolute(star)}.{name}")]
@@ -303,7 +305,9 @@ class CodeGraph:
             statements = module.statements(name)
             others = [each.name for each in statements if isinstance(each, DEFINITIONS) and each.name != name]
             self._read(node, module, [each for each in statements if getattr(each, "name", name) == name], {})
-            node.targets += [("changed in", self._statements(module, other)) for other in others]
+            for other in others:
+                node.targets.append(("changed in", self._statements(module, other)))
+                node.targets += [("changed by", target) for target in self._calls(module, other)]
             self._check(node, module, name)
             for each in self._with_packages(module):
                 if each.import_effects:
@@ -341,13 +345,36 @@ class CodeGraph:
     def _statements_on(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.stmt]:
         """The statements of another module that change, or call, a name of a module."""
         with suppress(UnreadableSource):  # which says so itself where it is reached
-            return [
-                statement
-                for statement in other.import_effects
-                for use in uses_of(changed_by(statement) or statement)
-                if any(target.key == (module.path, name) for target in self._use(other, use))
-            ]
+            found = [each for each, of in other.changes if self._means(other, of, module, name)]
+            return list({id(each): each for each in found}.values())
         return []
+
+    def _means(self, other: SourceModule, node: ast.AST, module: SourceModule, name: str) -> bool:
+        """Whether an expression of another module is made of a name of a module."""
+        return any(target.key == (module.path, name) for use in uses_of(node) for target in self._use(other, use))
+
+    def _calls(self, module: SourceModule, name: str) -> list[_Target]:
+        """Where modules call a function when they are imported, or decorate with it."""
+        if self._loaded is None:
+            self._loaded = self._newly_loaded()
+        return [
+            self._call(each, calls, module, name)
+            for each in self._loaded
+            if name in each.source and (calls := self._calls_in(each, module, name))
+        ]
+
+    def _calls_in(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.expr]:
+        with suppress(UnreadableSource):
+            functions = [(each, each.func if isinstance(each, ast.Call) else each) for each in other.calls]
+            return [each for each, function in functions if self._means(other, function, module, name)]
+        return []
+
+    def _call(self, other: SourceModule, calls: Sequence[ast.expr], module: SourceModule, name: str) -> _Target:
+        def fill(node: _Node) -> None:
+            node.source = other.path
+            self._read(node, other, calls, {})
+
+        return self._node((other.path, f"{module.path} {name}()"), f"{other.name}:<{name}()>", "constant", fill)
 
     def _change(self, other: SourceModule, module: SourceModule, name: str) -> _Target:
         def fill(node: _Node) -> None:

@@ -29,7 +29,8 @@ _MUTATORS = frozenset(
 )
 
 _CHANGE = re.compile(rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b|[\].]\s*\w*\s*[^\s\w]{{0,3}}=(?!=)")
-_CHAIN = re.compile(r"^[ \t]*(?:del +)?([A-Za-z_]\w*(?: *\. *\w+)*) *[\[(.=+|&^-]", re.MULTILINE)
+_OUTERMOST = re.compile(r"^(?!def |class |async |[@#\s]).*(?:\n(?:[ \t)\]}].*)?)*", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w*")
 
 Stamp = tuple[int, int]
 """When a file was changed last, in nanoseconds, and its bytes."""
@@ -89,8 +90,23 @@ class SourceModule:
     @cached_property
     def import_effects(self) -> Sequence[ast.stmt]:
         """Those that bind nothing here, but call or change what the module has imported: `np.random.seed(1)`."""
-        found = [(each, changed_by(each)) for each in _flat(self.tree.body)]
+        found = [(each, _effect_of(each)) for each in _flat(self.tree.body)]
         return [each for each, of in found if of is not None and (name := root_name(of)) and self.imports(name)]
+
+    @cached_property
+    def changes(self) -> Sequence[tuple[ast.stmt, ast.expr]]:
+        """Statements that may change what the module has imported, and what that is."""
+        found = [(each, of) for each in _flat(self.tree.body) for of in _changed_by(each)]
+        return [(each, of) for each, of in found if (name := root_name(of)) and self.imports(name)]
+
+    @cached_property
+    def calls(self) -> Sequence[ast.expr]:
+        """What is called when it is imported, with what it is given, and what decorates."""
+        found: list[ast.expr] = []
+        for statement in _flat(self.tree.body):
+            found += [each for each in _expressions(statement) if isinstance(each, ast.Call)]
+            found += getattr(statement, "decorator_list", [])
+        return found
 
     def compiled(self, qualname: str) -> Sequence[CodeType]:
         """What Python makes of a function of this qualified name, as the source is now; one for each definition."""
@@ -160,9 +176,9 @@ class SourceModule:
 
     @cached_property
     def changing_words(self) -> frozenset[str]:
-        """The words that begin lines on which something may be called or changed, without parsing them."""
-        chains = _CHAIN.findall(self.source)
-        return frozenset(word for chain in chains for word in chain.replace(" ", "").split("."))
+        """The words of what may call or change something when it is imported, without parsing it."""
+        statements = [each for each in _OUTERMOST.findall(self.source) if not _is_plain_import(each)]
+        return frozenset(word for statement in statements for word in _WORD.findall(statement))
 
     def is_import_alone(self, name: str) -> bool:
         """Whether a name is nothing but one import."""
@@ -278,6 +294,11 @@ def _lines_of(statement: ast.stmt, lines: Sequence[str]) -> Sequence[str]:
     return lines[statement.lineno - 1 : statement.end_lineno]
 
 
+def _is_plain_import(text: str) -> bool:
+    """Whether a statement imports names as they are."""
+    return text.startswith(("from ", "import ")) and " as " not in text
+
+
 def _may_change(text: str) -> bool:
     """Whether a function or class may change names of its module, without a walk over its tree."""
     return _CHANGE.search(text) is not None
@@ -299,22 +320,40 @@ def _changed_in(definition: ast.AST) -> set[str]:
     return bound | {name for name in found - own if name is not None}
 
 
-def changed_by(statement: ast.stmt) -> ast.expr | None:
+def _effect_of(statement: ast.stmt) -> ast.expr | None:
     """What a bare call calls, or what an attribute or an item is bound, or deleted, of."""
     match statement:
         case ast.Expr(value=ast.Call(func=target)):
-            pass
+            return _held_by(target)
         case (
             ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target])
             | ast.AugAssign(target=ast.Attribute() | ast.Subscript() as target)
             | ast.Delete(targets=[ast.Attribute() | ast.Subscript() as target])
         ):
-            pass
+            return _held_by(target)
         case _:
             return None
-    while isinstance(target, ast.Call | ast.Subscript):
-        target = target.func if isinstance(target, ast.Call) else target.value
-    return target
+
+
+def _changed_by(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What a statement changes, or calls alone, or hands to what it calls alone, and so may change."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=target, args=arguments, keywords=keywords)):
+            yield from map(_held_by, (target, *arguments, *(each.value for each in keywords)))
+        case ast.AugAssign(target=ast.Name() as target):
+            yield target
+        case _:
+            pass
+    for node in _expressions(statement):
+        if isinstance(node, ast.expr) and _changed(node) is not None:
+            yield _held_by(node)
+
+
+def _held_by(node: ast.expr) -> ast.expr:
+    """What an item is of, or what a call calls."""
+    while isinstance(node, ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node
 
 
 def _sliced(statement: ast.stmt, name: str) -> ast.stmt:

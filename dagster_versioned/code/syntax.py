@@ -8,12 +8,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any, cast
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNSEEN_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "simple"})
 
@@ -66,37 +68,54 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 def canonical_text(node: ast.AST, *, without_decorators: Sequence[ast.expr] = ()) -> str:
     """The text of a piece of code, without docstrings, imports and these decorators.
 
-    Annotations of the parameters of a function that nothing decorates are left out, since nothing reads them.
+    Annotations of the parameters of a function that nothing decorates are left out, since nothing reads them. Of an
+    import that a function makes after it has begun, it says where that is.
     """
     parts: list[str] = []
-    _write(node, parts, frozenset(map(id, without_decorators)))
+    _write(node, parts, frozenset(map(id, without_decorators)), is_inner=False)
     return "".join(parts)
 
 
-def _write(value: object, parts: list[str], unseen: frozenset[int]) -> None:
+def _write(value: object, parts: list[str], unseen: frozenset[int], *, is_inner: bool) -> None:
     match value:
         case ast.Constant():
             parts.append(literal_text(value.value))
         case ast.JoinedStr():
             parts.append("(JoinedStr")
             for piece in _joined(value.values):
-                _write(piece, parts, unseen)
+                _write(piece, parts, unseen, is_inner=is_inner)
             parts.append(")")
         case ast.AST():
             parts.append(f"({type(value).__name__}")
+            is_inner = is_inner or isinstance(value, DEFINITIONS)
             for name, member in _fields(value, unseen):
                 parts.append(f" {name}=")
-                _write(member, parts, unseen)
+                _write(member, parts, unseen, is_inner=is_inner)
             parts.append(")")
         case list():
-            parts.append("[")
-            for member in cast("list[object]", value):
-                if not isinstance(member, ast.Import | ast.ImportFrom):
-                    _write(member, parts, unseen)
-                    parts.append(",")
-            parts.append("]")
+            _write_list(cast("list[object]", value), parts, unseen, is_inner=is_inner)
         case _:
             parts.append(literal_text(value))
+
+
+def _write_list(members: Sequence[object], parts: list[str], unseen: frozenset[int], *, is_inner: bool) -> None:
+    """Statements, or what an expression has several of. Of imports in a function it is said which names they bind here;
+    what these stand for counts where they are used.
+    """
+    imported: list[str] = []
+    parts.append("[")
+    for member in members:
+        if isinstance(member, IMPORTS):
+            imported += [name for name, _ in imports_of(member)] if is_inner else ()
+            continue
+        if imported:
+            parts.append(f"(Import {' '.join(sorted(imported))}),")
+            imported = []
+        _write(member, parts, unseen, is_inner=is_inner)
+        parts.append(",")
+    if imported:
+        parts.append(f"(Import {' '.join(sorted(imported))}),")
+    parts.append("]")
 
 
 def _fields(node: ast.AST, unseen: frozenset[int]) -> Iterator[tuple[str, object]]:
@@ -106,7 +125,7 @@ def _fields(node: ast.AST, unseen: frozenset[int]) -> Iterator[tuple[str, object
         if name in _UNSEEN_FIELDS:
             continue
         if name == "body" and isinstance(value, list):
-            value = without_docstring(node)
+            value = _without_first_imports(node)
         elif name == "decorator_list":
             value = [each for each in value if id(each) not in unseen]
         elif name == "args" and isinstance(value, ast.arguments) and not has_annotations(node):
@@ -143,6 +162,12 @@ def without_docstring(node: ast.AST) -> list[ast.stmt]:
     if not isinstance(node, (ast.Module, *DEFINITIONS)) or not body or not is_text(body[0]):
         return body
     return body[1:]
+
+
+def _without_first_imports(node: ast.AST) -> list[ast.stmt]:
+    """The same, and without the imports with which a function or class begins."""
+    body = without_docstring(node)
+    return list(dropwhile(lambda each: isinstance(each, IMPORTS), body)) if isinstance(node, DEFINITIONS) else body
 
 
 def is_text(statement: ast.stmt) -> bool:

@@ -11,10 +11,17 @@ from support.code_project import fingerprints, loaded, write_project
 REGISTRY = """
     OPTIONS = {}
     STEPS = []
+    COUNTS = [7]
+    LABELS = []
 
 
     def option(key, value):
         OPTIONS[key] = value
+
+
+    def labelled(label):
+        LABELS.append(label)
+        return lambda function: function
 
 
     def options():
@@ -50,7 +57,8 @@ REGISTRY = """
 
 PLUGINS = """
     from pkg import registry
-    from pkg.registry import REGISTRY, Node, Plugin, option
+    from pkg.registry import COUNTS, REGISTRY, Node, Plugin, labelled, option
+    from pkg.registry import COUNTS as ALIAS
 
     option("rate", 3)
     registry.OPTIONS["more"] = 40
@@ -69,6 +77,27 @@ PLUGINS = """
 
     class Leaf(Node):
         weight = 80
+
+
+    @labelled("nine")
+    def ninth(rows):
+        return rows
+
+
+    TENTH = labelled("ten")
+    COUNTS += [11]
+    ALIAS += [10]
+    TWELFTH = COUNTS.append(12)
+    [COUNTS.append(each) for each in (13,)]
+
+
+    def fill(counts):
+        counts.append(14)
+
+
+    fill(COUNTS)
+    for name in ("fifteen",):
+        setattr(Node, name, 15)
 """
 
 CASES: Mapping[str, tuple[str, str, str]] = {
@@ -76,6 +105,25 @@ CASES: Mapping[str, tuple[str, str, str]] = {
     "a call that fills a registry": ("from pkg.registry import OPTIONS as x", '"rate", 3', '"rate", 4'),
     "an item that another module sets": ("from pkg.registry import OPTIONS as x", "= 40", "= 41"),
     "a statement in a block of another module": ("from pkg.registry import STEPS as x", "500", "501"),
+    "a decorator that fills a registry": ("from pkg.registry import LABELS as x", '"nine"', '"9"'),
+    "a decorator less that fills a registry": ("from pkg.registry import LABELS as x", '@labelled("nine")', ""),
+    "a call that is bound and fills a registry": ("from pkg.registry import LABELS as x", '"ten"', '"10"'),
+    "a list to which another module adds": ("from pkg.registry import COUNTS as x", "[11]", "[110]"),
+    "a list to which it adds under another name": ("from pkg.registry import COUNTS as x", "[10]", "[100]"),
+    "a call of a method that is bound": ("from pkg.registry import COUNTS as x", "append(12)", "append(120)"),
+    "a comprehension of another module": ("from pkg.registry import COUNTS as x", "(13,)", "(130,)"),
+    "a function that another module gives a list": ("from pkg.registry import COUNTS as x", "(14)", "(140)"),
+    "an attribute that another module sets in a loop": ("from pkg.registry import Node as x", ", 15)", ", 150)"),
+    "a decorator of its own module": (
+        "x = []\ndef y(z):\n    x.append(z)\n    return lambda f: f\n@y(1)\ndef g():\n    pass",
+        "@y(1)",
+        "@y(2)",
+    ),
+    "what a module exports": (
+        "from pkg.first import *\nfrom pkg.some import *\nx = lambda: y",
+        "['z']",
+        "['z', 'y']",
+    ),
     "a function that an object holds": ("from pkg.registry import REGISTRY as x", "+ 6", "- 6"),
     "a class that a class holds": ("from pkg.registry import Plugin as x", "gain = 7", "gain = 8"),
     "a subclass that is asked for": ("from pkg.registry import Node as x", "weight = 80", "weight = 81"),
@@ -128,6 +176,21 @@ CASES: Mapping[str, tuple[str, str, str]] = {
         "first import x\n    else:\n        from pkg.last",
         "last import x\n    else:\n        from pkg.first",
     ),
+    "the block of a function in which it imports": (
+        """def x(y):
+    from pkg.first import x as z
+    if y:
+        y = 1
+        from pkg.last import x as z
+    return z""",
+        "        from pkg.last",
+        "    from pkg.last",
+    ),
+    "an import that is made too late": (
+        "def x():\n    from pkg.first import x as y\n    return y",
+        "    from pkg.first import x as y\n    return y",
+        "    return y\n    from pkg.first import x as y",
+    ),
     "one lambda of several on a line": ("x = [lambda y: y + 1, lambda y: y + 2][1]", "y + 2", "y + 3"),
     "the class of a tuple in a closure": (
         """from typing import NamedTuple
@@ -164,6 +227,11 @@ x = m(D(lambda: 2))""",
         "",
         "",
     ),
+    "a file by a function of Dagster": (
+        "import dagster\nx = lambda: open(dagster.file_relative_path(__file__, 'query.sql')).read()",
+        "",
+        "",
+    ),
     "a file by a library's function": ("import pkgutil\nx = lambda: pkgutil.get_data('pkg', 'query.sql')", "", ""),
 }
 
@@ -177,7 +245,8 @@ def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
             "pkg/__init__.py": "import random\nrandom.seed(1)\n",
             "pkg/registry.py": REGISTRY,
             "pkg/plugins.py": PLUGINS,
-            "pkg/first.py": "x = int('1')\n",
+            "pkg/first.py": "x = int('1')\ny = int('3')\n",
+            "pkg/some.py": "__all__ = ['z']\nz = 1\ny = int('4')\n",
             "pkg/last.py": f"x = int('{2 + edited * (not old)}')\n",
             "pkg/query.sql": f"SELECT {edited * (not old)}\n",
             "pkg/assets.py": f"{text}\n\n\ndef root():\n    return x\n",
