@@ -731,7 +731,7 @@ def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
         every = [place for place in code.co_positions() if None not in place]
         places = [place for place in every if place[2:] != (0, 0)]  # which are of no expression
         found = [node for node in found if all(_covers(node, place) for place in places)]
-        found = sorted(found, key=lambda node: (node.end_col_offset or 0) - node.col_offset)[:1]
+        found = sorted(found, key=lambda node: (node.end_lineno or 0, (node.end_col_offset or 0) - node.col_offset))[:1]
     return found[0] if found else None
 
 

@@ -261,6 +261,14 @@ def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
     assert digests[0] != digests[1]
 
 
+def test_a_line_break_after_a_lambda_in_a_lambda_is_not_seen(tmp_path: Path) -> None:
+    digests: set[str] = set()
+    for number, end in enumerate((", 2)", ",\n2\n)")):
+        write_project(tmp_path / str(number), {"one/root.py": f"made = lambda a: (lambda: a{end}\nroot, _ = made(1)\n"})
+        digests.add(fingerprints(tmp_path / str(number), None, "one.root", names=("root",))["root"].digest)
+    assert len(digests) == 1
+
+
 EVIL = """
     import dataclasses
 
