@@ -7,6 +7,7 @@ from rich.console import Console
 
 from dagster_versioned import Project, TableOptions
 from example_project.defs.resources import PROJECT, io_manager, spark
+from example_project.governed import CLONE, STORAGE
 from example_project.terminal import show_command
 
 ENVIRONMENT = "pr-142"
@@ -47,9 +48,11 @@ def show_branch(console: Console, project: Project, location: str | None, place:
     faults = [] if result.success and made != before else ["the branch was to make another version"]
     if project.table("carrier_delays").version().metadata_sha != before:
         faults.append("production was to stay as it is while the branch computes")
+    # Whether a promotion needs approvals, the registry says.
+    governed = ("--governance", str(STORAGE), "--clone", str(CLONE))
     for verb in (
         ("env", "diff", ENVIRONMENT, "--key", "carrier_delays=carrier"),
-        ("promote", ENVIRONMENT, "--apply"),
+        ("promote", ENVIRONMENT, "--apply", *(governed if location is None else ())),
         ("env", "drop", ENVIRONMENT, "--apply"),
     ):
         if ended := _run(console, place, *verb):

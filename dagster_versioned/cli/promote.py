@@ -10,10 +10,10 @@ from dagster_versioned.cli.arguments import Apply, EnvironmentName, flag, option
 from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.prove import Trust, is_governed, trusted_keys, trusted_of_registry
+from dagster_versioned.cli.prove import Trust, is_governed, is_marked, trusted_keys, trusted_of_registry
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Table, cell_name, counted, human_size, short
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dagster_versioned.assets.code_location import CodeLocation
     from dagster_versioned.branches.promote import Half, LeftCell, PromotionReport
     from dagster_versioned.projects.project import Project
+    from dagster_versioned.proof.signatures import TrustedKeys
     from dagster_versioned.tables.history import Version
 
     Check = Callable[[Sequence[Version]], None]
@@ -218,23 +219,30 @@ def _checks(
     return check, instance
 
 
+def _required(
+    session: Session, required: int | None, trust: "Sequence[Path] | None"
+) -> "tuple[int, TrustedKeys] | None":
+    """How many approvals a promotion needs, and by which keys; ``None`` where nothing is required."""
+    if not is_governed(session):
+        if is_marked(session, session.production()):
+            raise InvalidInput(
+                "The project is governed, and whether its promotions need approvals is in the registry. Nothing was "
+                "promoted. Give --governance, and --registry or --clone."
+            )
+        return (required, trusted_keys(session, trust)) if required else None
+    registered = trusted_of_registry(session)
+    # Keys that are named narrow what the registry says, and never widen it.
+    keys = registered.among(trusted_keys(session, trust)) if trust else registered
+    count = max(required or 0, keys.required_approvals)
+    return (count, keys) if count or keys.signatures_required else None
+
+
 def _approved(session: Session, name: str, required: int | None, trust: "Sequence[Path] | None") -> "Check | None":
     """What a promotion has to pass where approvals or signatures are required, by an option or by the registry."""
-    if session.governance and not is_governed(session):
-        raise InvalidInput(
-            "Whether promotions need approvals is in the registry. Nothing was promoted. Give --registry or --clone."
-        )
-    if is_governed(session):
-        registered = trusted_of_registry(session)
-        # Keys that are named narrow what the registry says, and never widen it.
-        keys = registered.among(trusted_keys(session, trust)) if trust else registered
-    elif required:
-        keys = trusted_keys(session, trust)
-    else:
+    wanted = _required(session, required, trust)
+    if wanted is None:
         return None
-    count = max(required or 0, keys.required_approvals)
-    if not count and not keys.signatures_required:
-        return None
+    count, keys = wanted
     from dagster_versioned.proof.signatures import check_signatures, missing_approvals
 
     environment = session.production().in_environment(name)
@@ -248,7 +256,11 @@ def _approved(session: Session, name: str, required: int | None, trust: "Sequenc
     def check(versions: "Sequence[Version]") -> None:
         tables = {id(version): table for table, version in _tables_of(environment, versions)}
         for version in versions:
-            table = tables[id(version)]
+            table = tables.get(id(version))
+            if table is None:
+                raise CommitConflict(
+                    f"{name} was written while its versions were looked at. Nothing was promoted. Promote it again."
+                )
             if (why := hindrance(table, version)) is not None:
                 what = "approved" if count else "signed"
                 raise InvalidInput(

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -217,7 +216,7 @@ def _note_what_is_signed(
     else:
         version = project.table(table).version(f"@{written.log_version}", partition=written.partition)
         (found,) = check_signatures(project, table, trusted, [version])
-        if found.standing != "signed":
+        if found.standing != "signed" or not found.by:
             session.note(f"verify.py will not prove it: {found.text}. Sign it here: dagster-versioned attest.")
 
 
@@ -285,13 +284,22 @@ def is_governed(session: Session) -> bool:
     return bool(session.governance and session.project and (session.registry or session.clone))
 
 
-def note_ungoverned(session: Session, project: "Project") -> None:
-    """Say that signatures are not looked at, where the place is governed and no registry was named."""
+def is_marked(session: Session, project: "Project") -> bool:
+    """Whether the project is governed, as the session or its place says."""
     from dagster_versioned.governance.governance_marker import MARKER_KEY
 
-    with suppress(ObjectNotFound):
-        if not session.governance:
-            project.data.head(MARKER_KEY)
+    if session.governance:
+        return True
+    try:
+        project.data.head(MARKER_KEY)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def note_ungoverned(session: Session, project: "Project") -> None:
+    """Say that signatures are not looked at, where the project is governed and no registry was named."""
+    if is_marked(session, project):
         session.note("Signatures are not checked: the project is governed, and no registry is named (--registry).")
 
 

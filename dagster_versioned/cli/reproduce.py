@@ -181,7 +181,12 @@ _SHOWN = ("verdict", "text", "reason")
 def _probed(request: _Request) -> dict[str, Any]:
     """What came of computing a version again, twice where it differs."""
     with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
-        first = _run(request, Path.cwd(), Path(scratch) / "first")
+        try:
+            first = _run(request, Path.cwd(), Path(scratch) / "first")
+        except InvalidInput as error:
+            known = dict.fromkeys(("columns", "rows", "rows_before", "same_code", "digest", "reason"))
+            named = {"table": request.table, "version": request.version, "partition": request.partition}
+            return {**known, **named, "verdict": "not possible", "text": str(error)[-600:], "same_bytes": False}
         if first["verdict"] != "different":
             return first
         second = _run(request, Path.cwd(), Path(scratch) / "second")

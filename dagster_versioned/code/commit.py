@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 CLAIMED_SHA, CLAIMED_URL = "DAGSTER_CLOUD_GIT_SHA", "DAGSTER_CLOUD_GIT_URL"
+_QUIETLY = {"GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
 _SCP = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(\S+)")
 
@@ -65,7 +66,7 @@ def _git(folder: Path, *words: str) -> str:
 
     GitPython takes ten times as long to be imported as all of them together.
     """
-    env = {**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    env = {**os.environ, **_QUIETLY}
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *words]
     return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=10).stdout
 
@@ -131,14 +132,16 @@ def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Pat
         mode, kind, sha = entry.split()
         if kind == "blob" and mode in ("100644", "100755"):  # links and submodules lead out of it
             files[name] = sha
-    for (name, _), data in zip(files.items(), _blobs(root, files.values()), strict=True):
+    for name, data in zip(files, _blobs(root, list(files.values())), strict=True):
         target = folder / name
         if not target.resolve().is_relative_to(folder.resolve()) or ".git" in target.parts:
             raise ValueError(f"the commit has a file {name!a:.100}, which leads out of it")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    inside = place.resolve().relative_to(root)
-    return folder / inside
+    inside = folder / place.resolve().relative_to(root)
+    if not inside.is_dir():
+        raise ValueError(f"the commit {commit[:12]} has no folder {place.name}")
+    return inside
 
 
 def _trusted_remote(root: Path, recorded: str | None) -> tuple[str, ...]:
@@ -152,14 +155,27 @@ def _trusted_remote(root: Path, recorded: str | None) -> tuple[str, ...]:
     return (f"refs/remotes/{name}/",) if recorded in (None, place) else ()
 
 
-def _blobs(root: Path, shas: Iterable[str]) -> Iterator[bytes]:
-    """The bytes of blobs, by one process."""
+def _blobs(root: Path, shas: Sequence[str]) -> Iterator[bytes]:
+    """The bytes of blobs, by one process, which fetches none. Raises `ValueError` where one is not there."""
     asked = "".join(f"{sha}\n" for sha in shas).encode()
-    command = ["git", "cat-file", "--batch"]
-    said = subprocess.run(command, cwd=root, input=asked, check=True, capture_output=True, timeout=600).stdout
+    try:
+        said = subprocess.run(
+            ["git", "cat-file", "--batch"],
+            cwd=root,
+            env={**os.environ, **_QUIETLY},
+            input=asked,
+            check=True,
+            capture_output=True,
+            timeout=600,
+        ).stdout
+    except (subprocess.SubprocessError, OSError) as error:
+        raise ValueError(f"git could not read the files of the commit ({type(error).__name__})") from error
     at = 0
-    while at < len(said):
+    for sha in shas:
         end = said.index(b"\n", at)
-        size = int(said[at:end].split()[2])
+        header = said[at:end].split()
+        if len(header) != 3:
+            raise ValueError(f"the repository does not have the file {sha[:12]} of the commit, and nothing is fetched")
+        size = int(header[2])
         yield said[end + 1 : end + 1 + size]
         at = end + size + 2

@@ -9,14 +9,13 @@ import dagster as dg
 
 from dagster_versioned.assets.asset_code import code_of
 from dagster_versioned.assets.code_location import CodeLocation, repositories_of
-from dagster_versioned.errors import InvalidInput
 from dagster_versioned.io_managers.computations import RECOMPUTE_TAG
 from dagster_versioned.io_managers.materialization import OURS
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.attest import named_version
-from dagster_versioned.proof.lineage import OpenProject, ProjectLineage
+from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, first_sentence
 from dagster_versioned.proof.reproduction import Reproduction, compare_with, not_possible, read_before
 from dagster_versioned.proof.stand_in import NotPossible, stand_ins_for
 from dagster_versioned.tables import code_details
@@ -170,8 +169,8 @@ def _compute(
     every = repository.get_implicit_global_asset_job_def()
     job = every.get_subset(asset_selection=frozenset(assets.keys), asset_check_selection=frozenset())
     with dg.DagsterInstance.ephemeral() as instance:
-        _add_partition(instance, assets, found.partition)
         try:
+            _add_partition(instance, assets, found.partition)
             result = job.execute_in_process(
                 instance=instance,
                 partition_key=found.partition,
@@ -184,6 +183,11 @@ def _compute(
                 "which is not recorded: --config FILE" if config is None else f"and not this: {error.errors[0].message}"
             )
             raise NotPossible(f"it needs config, {what}") from error
+        except NotPossible:
+            raise
+        except Exception as error:  # whatever Dagster has against it; what the function raises is in the result
+            partition = "" if found.partition is None else f" for the partition {found.partition!r}"
+            raise NotPossible(f"Dagster would not run it{partition}: {first_sentence(error)[:300]}") from error
         if not result.success:
             failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
             error = getattr(failures[0], "error", None) if failures else None
@@ -203,7 +207,9 @@ def _add_partition(instance: dg.DagsterInstance, assets: dg.AssetsDefinition, pa
     """Dynamic partitions are in an instance, and this one knows none."""
     definition = assets.partitions_def
     if partition is None and definition is not None:
-        raise InvalidInput("The version is of no partition, and its asset has partitions now. Nothing was run.")
+        raise NotPossible("it is of no partition, and its asset has partitions now")
+    if partition is not None and definition is None:
+        raise NotPossible("it is of a partition, and its asset has none now")
     if partition is None or definition is None:
         return
     dimensions = {"": definition}

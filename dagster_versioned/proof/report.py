@@ -84,13 +84,14 @@ def write_project_report(
         raise InvalidInput(f"{folder} {what}. Nothing was written. Name a folder for the report alone.")
     options = options or ReportOptions()
     folder.mkdir(parents=True, exist_ok=True)
-    lineage = ProjectLineage(project, options.open_project)
     names = [str(name) for name in project.tables()]
     pages: list[Path] = []
     rows: list[Sequence[Content]] = []
     for number, name in enumerate(names):
         path = folder / f"{_file_name(name)}.html"
         try:
+            # Read anew for each page: the project goes on meanwhile.
+            lineage = ProjectLineage(project, options.open_project)
             path.write_text(_page(lineage, name, None, None, options, [("All tables", "index.html")]), "utf-8")
             rows.append([element("a", name, href=path.name), *_line_of(list(_heads(project.table(name))))])
             pages.append(path)
@@ -241,7 +242,7 @@ class _Subject:
         every = [each for each in self._table.history.versions if not each.is_drop]
         if version.partition is not None:
             every = [each for each in every if each.partition == version.partition]
-        place = every.index(version)
+        place = every.index(version) if version in every else len(every) - 1
         first = max(0, min(place - TIMELINE // 2, len(every) - TIMELINE))
         shown = every[first : first + TIMELINE]
         rows = [

@@ -56,6 +56,13 @@ class TrustedKey:
     name: str
     roles: frozenset[Role] = frozenset({"sign"})
     revoked: Revocation | None = None
+    is_named: bool = True
+    """Whether the name is that of who has it: a person with two keys is one person."""
+
+    @property
+    def owner(self) -> str:
+        """Who has it, as far as that is known."""
+        return self.name if self.is_named else self.key.key_id
 
     def __str__(self) -> str:
         return f"{self.name} ({self.key.key_id[:16]})"
@@ -73,7 +80,7 @@ class TrustedKeys:
     def of(cls, keys: Iterable[PublicKey]) -> "TrustedKeys":
         """Keys that somebody brought along, trusted to sign and to approve."""
         roles: frozenset[Role] = frozenset({"sign", "approve"})
-        return cls(tuple(TrustedKey(key, "a key that was named", roles) for key in keys))
+        return cls(tuple(TrustedKey(key, "a key that was named", roles, is_named=False) for key in keys))
 
     def who_signed(self, envelope: Envelope, role: Role | None = None) -> list[TrustedKey]:
         """Those of the keys, with a role if one is named, that signed an envelope; revoked ones too."""
@@ -120,7 +127,7 @@ def check_signatures(
 
 def _unsigned_end(history: History, found: "_Attestations", keys: TrustedKeys) -> Iterator[CommitSignatures]:
     """What other programs changed, and what was dropped, since the last signed commit, which covers what is before."""
-    for record in reversed(history.records):
+    for record in _backwards(history):
         dropped = record.member("dropped")
         if not record.is_foreign and _is_signed_here(record, found, keys):
             return
@@ -143,8 +150,9 @@ def missing_approvals(
     is_signed, authors, approvers, expired = False, set[str](), dict[str, str](), 0
     for sha, envelope in found.of(record):
         statement = envelope.statement()
+        if _spoken_of(envelope, record, found.places(record))[0] is not None:
+            authors |= {each.owner for each in keys.who_signed(envelope)}
         if _is_provenance(statement, place, record):
-            authors |= {each.key.key_id for each in keys.who_signed(envelope)}
             is_signed |= any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
         until = approved_until(statement, place, record, action)
         if until is None:
@@ -152,7 +160,7 @@ def missing_approvals(
         if until <= now:
             expired += 1
             continue
-        approvers |= {each.key.key_id: str(each) for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
+        approvers |= {each.owner: str(each) for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
     if not is_signed:
         return "no trusted key has signed it, so whose it is, and who may not approve of it, is not known"
     given = approvers.keys() - authors
@@ -172,6 +180,8 @@ class _Attestations:
         self._table = table
         self._record = TableRecord.of(table.state.snapshot)
         self._export = read_export(project.data)
+        self._signed_here: dict[int, bool] = {}
+        self._newest: int | None = None
         self.history = table.state.history
 
     def of(self, record: CommitRecord) -> Iterator[tuple[str, Envelope]]:
@@ -186,6 +196,19 @@ class _Attestations:
             sha = key.rpartition("/")[2].removesuffix(".json")
             if envelope.sha == sha:
                 yield sha, envelope
+
+    def once(self, log_version: int, look: Callable[[], bool]) -> bool:
+        """What looking at a commit gives, or gave."""
+        if log_version not in self._signed_here:
+            self._signed_here[log_version] = look()
+        return self._signed_here[log_version]
+
+    def covering(self, log_version: int, keys: TrustedKeys) -> int | None:
+        """The newest commit after one that is signed for the place where it is. All after it are looked at once."""
+        if self._newest is None:
+            ours = (each for each in _backwards(self.history) if not each.is_foreign)
+            self._newest = next((each.log_version for each in ours if _is_signed_here(each, self, keys)), -1)
+        return self._newest if self._newest > log_version else None
 
     def places(self, record: CommitRecord) -> list[Place]:
         """Where a commit may have been made: here, under a name that the table had, or where it was exported from."""
@@ -206,12 +229,15 @@ def _is_provenance(statement: Mapping[str, object], place: Place, record: Commit
 
 
 def _is_signed_here(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> bool:
-    """Whether a trusted key has signed a commit for the very place that it is at."""
+    """Whether a trusted key has signed a commit for the very place that it is at; asked once of each."""
     place = found.places(record)[0]
-    return any(
-        _is_provenance(envelope.statement(), place, record)
-        and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
-        for sha, envelope in found.of(record)
+    return found.once(
+        record.log_version,
+        lambda: any(
+            _is_provenance(envelope.statement(), place, record)
+            and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
+            for sha, envelope in found.of(record)
+        ),
     )
 
 
@@ -275,10 +301,9 @@ class _Judgement:
                 at, "signed", tuple(self._signed), f"signed by {', '.join(self._signed)}", notes=notes
             )
         if self._elsewhere:
-            after = _after(self._found.history, at)
-            covering = next((later for later in after if _is_signed_here(later, self._found, self._keys)), None)
+            covering = self._found.covering(at, self._keys)
             if covering is not None:
-                text = f"{self._elsewhere[0]}, and covered by what is signed of @{covering.log_version}"
+                text = f"{self._elsewhere[0]}, and covered by what is signed of @{covering}"
                 return CommitSignatures(at, "signed", (), text, notes=notes)
             self._problems.append(("elsewhere", f"{self._elsewhere[0]}; how it came here is not signed"))
         if not self._problems:
@@ -300,12 +325,9 @@ def _not_believed(envelope: Envelope, signed: Sequence[TrustedKey]) -> tuple[Sta
     return "revoked", f"{text}; no witness had seen it before"
 
 
-def _after(history: History, log_version: int) -> Iterator[CommitRecord]:
-    """Our own commits after a log version."""
-    for at in range(log_version + 1, history.log_version + 1):
-        record = history.record(at)
-        if not record.is_foreign:
-            yield record
+def _backwards(history: History) -> Iterator[CommitRecord]:
+    """Every commit, the newest first."""
+    return (history.record(at) for at in range(history.log_version, -1, -1))
 
 
 def _holds(key: TrustedKey, sha: str) -> bool:
@@ -338,7 +360,8 @@ def _spoken_of(envelope: Envelope, record: CommitRecord, places: Sequence[Place]
     if carried is None:
         return None, False
     place, said = carried
-    assert record.stored is not None
+    if not record.stored:
+        return None, False
     made_in = {stored.raw()["facts"].get("promoted_from") for stored in record.stored}
     is_known = any((place.project, place.table) == (each.project, each.table) for each in places)
     if is_known and made_in == {place.environment} and place.environment and _all_in(versions_of(record), said):

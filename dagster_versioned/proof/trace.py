@@ -103,7 +103,7 @@ def trace_from(
             continue
         versions[name] = _traced(lineage, name, None if down and name != root else until)
         if edges is not None:
-            leads[name] = tuple(edges.get(name, ()))
+            leads[name] = tuple(edges.get((lineage.place(name), name.version), ()))
         else:
             before = versions[name].before
             leads[name] = (*versions[name].parents, *(() if before is None else (before,)))
@@ -183,9 +183,13 @@ def _parents(identity: Mapping[str, Any]) -> Iterator[VersionName]:
         yield VersionName.of(Parent.from_json(parent))
 
 
-def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]]:
+_Place = tuple[tuple[str, str | None], str]
+"""A version by where its table is now, and its SHA: names may have changed since they were recorded."""
+
+
+def _children(lineage: ProjectLineage) -> Mapping[_Place, list[VersionName]]:
     """What was built from each version, of all tables of the project, as far as it is kept."""
-    found: dict[VersionName, list[VersionName]] = {}
+    found: dict[_Place, list[VersionName]] = {}
     for table in lineage.tables():
         for version in table.history.versions:
             if version.raw is None or version.gone is not None or version.is_drop:
@@ -196,7 +200,7 @@ def _children(lineage: ProjectLineage) -> Mapping[VersionName, list[VersionName]
             except (IntegrityError, InvalidInput):
                 continue
             for parent in parents:
-                children = found.setdefault(parent, [])
+                children = found.setdefault((lineage.place(parent), parent.version), [])
                 if child not in children:
                     children.append(child)
     return found

@@ -225,6 +225,8 @@ def test_without_the_registry_nothing_is_passed_over_in_silence(run, branch, gov
     reader = in_process("--project", NAME, "--governance", mirror.store.uri, "promote", "pr-1")
     assert (reader.exit_code, "in the registry" in reader.stderr) == (2, True)
     Project.open(NAME, governed.store.uri).data.put(MARKER_KEY, b"{}")
+    by_place = in_process("--location", governed.store.uri, "promote", "pr-1")
+    assert (by_place.exit_code, "in the registry" in by_place.stderr) == (2, True)
     for where in (("--governance", mirror.store.uri), ("--location", governed.store.uri)):
         looked = in_process("--project", NAME, *where, "verify", "orders")
         assert (looked.exit_code, "Signatures are not checked" in looked.stderr) == (0, True)
@@ -247,3 +249,15 @@ def test_an_audit_names_no_key_that_is_not_believed(run, branch, governed, tmp_p
     run("key", "revoke", NAME, "anna")
     assert "No public key is in it" in run("audit", "orders", "-o", tmp_path / "b")
     assert not (tmp_path / "b/keys").exists()
+
+
+def test_a_person_with_two_keys_is_one_person(run, branch, tmp_path):
+    run("key", "require", NAME, "--approvals", "1")
+    run(*branch, "attest", "daily", "--key", tmp_path / "anna")
+    run("key", "new", tmp_path / "ci")
+    run("key", "trust", NAME, tmp_path / "ci.pub", "--name", "ci")
+    run(*branch, "attest", "daily", "--key", tmp_path / "ci")
+    run("key", "revoke", NAME, "anna")
+    run("key", "trust", NAME, tmp_path / "mallory.pub", "--name", "anna", "--may", "approve")
+    run(*branch, "approve", "daily", "--key", tmp_path / "mallory")
+    assert "who made it does not count" in run("promote", "pr-1", code=2)

@@ -218,3 +218,13 @@ def test_the_command_writes_a_page_and_a_folder(project, tmp_path):
     assert (tmp_path / "site/index.html").exists()
     refused = in_process(*at, "weekly", "-o", tmp_path / "nowhere/weekly.html")
     assert (refused.exit_code, "cannot be written" in refused.output) == (2, True)
+
+
+def test_a_project_that_goes_on_meanwhile_is_told_all_the_same(project, tmp_path):
+    chained(project)
+
+    def write_more(done, total):
+        project.table("orders").write(pa.table({"id": [done]}), code_version="1")
+
+    options = ReportOptions(with_bytes=False)
+    assert len(write_project_report(project, tmp_path / "site", options=options, progress=write_more)) == 4

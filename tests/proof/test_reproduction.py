@@ -419,6 +419,9 @@ def test_code_that_no_commit_has_is_not_to_be_had(house):
     with pytest.raises(ValueError, match="no branch here"):
         write_out(recorded, "git.example.org/ours.git", house, house / "out")
     assert (write_out(recorded, "git.example.org/mallory.git", house, house / "out") / "house_assets.py").exists()
+    (house / "later").mkdir()
+    with pytest.raises(ValueError, match="has no folder later"):
+        write_out(recorded, "git.example.org/mallory.git", house / "later", house / "more")
     shutil.rmtree(".git")
     ended = in_process(*at, "reproduce", "numbers", "-m", "house_assets", "--code", "recorded")
     assert (ended.exit_code, "in no git repository" in ended.stderr) == (2, True), ended.stderr

@@ -304,3 +304,15 @@ def test_base64_that_is_written_otherwise_is_refused():
     assert base64.b64decode(members["payload"]) == base64.b64decode(text)
     with pytest.raises(IntegrityError):
         Envelope.parse(orjson.dumps(members))
+
+
+def test_what_is_put_beside_another_programs_commit_says_nothing(project):
+    write(project)
+    plain = Project.open("SHOP", project.store.uri)
+    append_as_another_program(plain.table("orders"), pa.table({"v": [9]}))
+    table = project.table("orders")
+    first, foreign = table.history()[1], table.history()[0]
+    (key,) = list_attestations(table.store, first.record.sha256)[first.record.sha256]
+    put_attestation(table.store, foreign.record.sha256, table.store.get(key))
+    (found,) = check_signatures(project, "orders", trusted(), [foreign])
+    assert found.standing == "other"

@@ -150,3 +150,17 @@ def test_a_version_that_was_committed_again_is_the_commit_that_was_read(tmp_path
     report.revert("@0")
     down = trace(project, "orders", "@0", down=True)
     assert [len(children) for children in down.edges.values()] == [1, 0]
+
+
+def test_what_was_built_is_found_after_a_rename_and_in_an_environment(tmp_path):
+    project = Project.open("SHOP", str(tmp_path))
+    orders, report = project.table("orders"), project.table("report")
+    orders.write(pa.table({"v": [1]}))
+    report.write(pa.table({"v": [1]}), parents=orders.upstream())
+    orders.rename("bills", dry_run=False)
+    assert {each.table for each in trace(project, "bills", "@0", down=True).versions} == {"bills", "report"}
+    create_environment(project, "pr-1")
+    branch = project.in_environment("pr-1")
+    branch.table("bills").write(pa.table({"v": [2]}))
+    branch.table("report").write(pa.table({"v": [2]}), parents=branch.table("bills").upstream())
+    assert {each.table for each in trace(branch, "bills", down=True).versions} == {"bills", "report"}

@@ -1,8 +1,7 @@
 """Prove a version of a table from its bundle, without dagster-versioned. Needs Python 3.11 and `cryptography`.
 
-    python verify.py FOLDER --trust KEY_ID [--project NAME] [--table NAME] [--environment NAME] [--version SHA]
-
 Have this file and the key's id from somebody you trust, and not from who gave you the bundle.
+    python verify.py FOLDER --trust KEY_ID [--project NAME] [--table NAME] [--environment NAME] [--version SHA]
 """
 
 import argparse, base64, hashlib, json, os, pathlib, re, sys
@@ -62,8 +61,8 @@ def open_bundle(folder):
     require("bundle.json" in found, "bundle.json: missing, so this is no bundle")
     text = found.pop("bundle.json").read_bytes()
     bundle = parsed(text, "bundle.json")
-    require(json.dumps(bundle, indent=1, sort_keys=True).encode() == text, "bundle.json: not as it is written")
-    require(bundle["format"] == 1, f"bundle.json: format {bundle['format']}, and this knows 1")
+    is_own = json.dumps(bundle, indent=1, sort_keys=True).encode() == text and bundle["format"] == 1
+    require(is_own, "bundle.json: not as it is written, or of another format than 1")
     for where in sorted({*found, *bundle["files"]}):
         require(re.fullmatch(NAMES, where), f"{where}: no file of a bundle")
         require(where in found and where in bundle["files"], f"{where}: {'not named' if where in found else 'missing'}")
@@ -117,7 +116,8 @@ def prove(folder, trusted, wanted):
         require(value is None or value == said[what], f"{what}: it is signed for {said[what]}, not {value}")
     since = 0
     for number, (before, where) in enumerate(zip(commits, logs)):
-        entry = parsed(found[where].read_bytes().split(b"\n", 1)[0], where)["commitInfo"].get("dagsterVersioned")
+        first = parsed(found[where].read_bytes().split(b"\n", 1)[0], where)
+        entry = first.get("commitInfo", {}).get("dagsterVersioned")
         since = number if entry is None else since  # another program's commit, which is not linked
         require(entry is None or entry.get("prev") == before, f"{where}: not linked to the commit before it")
     print(f"log      commits {since} to {end}, each linked to the one before, the last one signed")
@@ -133,7 +133,7 @@ def prove(folder, trusted, wanted):
     several = hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
     data = lines[0] if len(lines) == 1 and " " not in lines[0] else several
     require(bundle["parts"] is None or data == identity["data_sha"], "parts/: not the bytes of this version")
-    print(f"version  {name}: partition {identity.get('partition', '-')}, rows {identity['nrow']}, files {len(lines)}")
+    print(f"version  {name}: partition {identity.get('partition', '-')!a}, rows {identity['nrow']}, files {len(lines)}")
     print("PROVED   what the signer said.", "Its rows are not here." if bundle["parts"] is None else "")
 
 
@@ -142,7 +142,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--trust", action="append", required=True, metavar="KEY_ID", help="64 hex digits; repeatable")
     [parser.add_argument(f"--{what}", default=value) for what, value in WANTED.items()]
-    given = vars(parser.parse_args())
+    given, _ = vars(parser.parse_args()), sys.stdout.reconfigure(errors="backslashreplace")
     try:
         prove(given.pop("folder"), set(given.pop("trust")), given)
     except Exception as error:
