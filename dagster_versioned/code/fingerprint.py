@@ -10,7 +10,8 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,6 +146,7 @@ class CodeGraph:
         self._files: dict[Path, Stamp | None] = {}
         self._loaded: list[SourceModule] | None = None
         self._scanned: set[str] = set()
+        self._users_of: dict[str, list[SourceModule]] = {}
 
     @property
     def is_current(self) -> bool:
@@ -335,11 +337,34 @@ class CodeGraph:
                     found |= {} if module is None else {module.path: module}
         return sorted(found.values(), key=lambda each: each.name)
 
-    def _changes(self, module: SourceModule, name: str) -> list[_Target]:
-        """What other modules do to a name when they are imported: they fill registries, set options."""
+    def _users(self, module: SourceModule) -> list[SourceModule]:
+        """A module, and those that import it or one of these, by the words of their imports: no other one is parsed."""
         if self._loaded is None:
             self._loaded = self._newly_loaded()
-        others = [each for each in self._loaded if each.path != module.path and name in each.changing_words]
+        if module.path not in self._users_of:
+            found, pending = {module.path}, [module]
+            while pending:
+                *packages, name = pending.pop().name.split(".")
+                naming = [self._naming[name], *(self._importing[each] for each in packages)]
+                new = {each.path: each for users in naming for each in users if each.path not in found}
+                found |= new.keys()
+                pending += new.values()
+            self._users_of[module.path] = [each for each in self._loaded if each.path in found]
+        return self._users_of[module.path]
+
+    @cached_property
+    def _naming(self) -> Mapping[str, Sequence[SourceModule]]:
+        """The loaded modules by the words of their imports."""
+        return _by_word((each.import_words[0], each) for each in self._loaded or ())
+
+    @cached_property
+    def _importing(self) -> Mapping[str, Sequence[SourceModule]]:
+        """The loaded modules by what they import, of which attributes may be modules."""
+        return _by_word((each.import_words[1], each) for each in self._loaded or ())
+
+    def _changes(self, module: SourceModule, name: str) -> list[_Target]:
+        """What other modules do to a name when they are imported: they fill registries, set options."""
+        others = [each for each in self._users(module) if each is not module and name in each.changing_words]
         return [self._change(other, module, name) for other in others if self._statements_on(other, module, name)]
 
     def _statements_on(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.stmt]:
@@ -355,11 +380,9 @@ class CodeGraph:
 
     def _calls(self, module: SourceModule, name: str) -> list[_Target]:
         """Where modules call a function when they are imported, or decorate with it."""
-        if self._loaded is None:
-            self._loaded = self._newly_loaded()
         return [
             self._call(each, calls, module, name)
-            for each in self._loaded
+            for each in self._users(module)
             if name in each.source and (calls := self._calls_in(each, module, name))
         ]
 
@@ -701,6 +724,14 @@ def digest_of_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return "is not there"
+
+
+def _by_word(modules: Iterable[tuple[Iterable[str], SourceModule]]) -> Mapping[str, Sequence[SourceModule]]:
+    found: defaultdict[str, list[SourceModule]] = defaultdict(list)
+    for words, module in modules:
+        for word in words:
+            found[word].append(module)
+    return found
 
 
 def _kind(statements: Sequence[ast.stmt]) -> str:

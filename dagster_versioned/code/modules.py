@@ -31,6 +31,8 @@ _MUTATORS = frozenset(
 _CHANGE = re.compile(rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b|[\].]\s*\w*\s*[^\s\w]{{0,3}}=(?!=)")
 _OUTERMOST = re.compile(r"^(?!def |class |async |[@#\s]).*(?:\n(?:[ \t)\]}].*)?)*", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d]\w*")
+_IMPORT = re.compile(r"\bimport\b(?:[^(\n]*\((?:[^)#]|#.*)*)?.*")
+_RELATIVE = re.compile(r"\bfrom\s*\.")
 
 Stamp = tuple[int, int]
 """When a file was changed last, in nanoseconds, and its bytes."""
@@ -91,13 +93,13 @@ class SourceModule:
     def import_effects(self) -> Sequence[ast.stmt]:
         """Those that bind nothing here, but call or change what the module has imported: `np.random.seed(1)`."""
         found = [(each, _effect_of(each)) for each in _flat(self.tree.body)]
-        return [each for each, of in found if of is not None and (name := root_name(of)) and self.imports(name)]
+        return [each for each, of in found if of is not None and self._may_import(root_name(of))]
 
     @cached_property
     def changes(self) -> Sequence[tuple[ast.stmt, ast.expr]]:
         """Statements that may change what the module has imported, and what that is."""
         found = [(each, of) for each in _flat(self.tree.body) for of in _changed_by(each)]
-        return [(each, of) for each, of in found if (name := root_name(of)) and self.imports(name)]
+        return [(each, of) for each, of in found if self._may_import(root_name(of))]
 
     @cached_property
     def calls(self) -> Sequence[ast.expr]:
@@ -174,11 +176,28 @@ class SourceModule:
         """What the imports of the module bind a name to."""
         return self._imports.get(name, ()) if name in self.bindings else ()
 
+    def _may_import(self, name: str | None) -> bool:
+        """Whether an import binds a name, as one of all names may."""
+        return name is not None and bool(self.imports(name) if name in self.bindings else self.stars)
+
     @cached_property
     def changing_words(self) -> frozenset[str]:
         """The words of what may call or change something when it is imported, without parsing it."""
         statements = [each for each in _OUTERMOST.findall(self.source) if not _is_plain_import(each)]
         return frozenset(word for statement in statements for word in _WORD.findall(statement))
+
+    @cached_property
+    def import_words(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The words of its imports, without parsing it, and those of them that say what is imported.
+
+        Where an import is relative, the packages that the module is in are among the first.
+        """
+        source = self.source.replace("\\\n", " ")
+        found = list(_IMPORT.finditer(source))
+        begun = [source[source.rfind("\n", 0, start) + 1 : start] for start in map(re.Match[str].start, found)]
+        imported = frozenset[str]().union(*(_WORD.findall(each[0]) for each in found))
+        packages = self.name.split(".") if any(map(_RELATIVE.search, begun)) else []
+        return imported.union(packages, *map(_WORD.findall, begun)), imported
 
     def is_import_alone(self, name: str) -> bool:
         """Whether a name is nothing but one import."""

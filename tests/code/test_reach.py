@@ -1,7 +1,9 @@
 """What a function reaches in ways that are easily overlooked, and edits of it."""
 
+import ast
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +261,58 @@ def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
         assert found.opaque == []
         digests.append(found.digest)
     assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [
+        "import pkg.registry\npkg.registry.STEPS.append(1)",
+        "import pkg.registry as other\nother.STEPS.append(1)",
+        "import pkg.first\npkg.registry.STEPS.append(1)",
+        "import pkg\npkg.registry.STEPS.append(1)",
+        "from pkg import registry as other\nother.STEPS.append(1)",
+        "from . import registry\nregistry.STEPS.append(1)",
+        "from . import kept\nkept.STEPS.append(1)",
+        "from .first import STEPS as other\nother.append(1)",
+        "from .registry import *\nSTEPS.append(1)",
+        "from .registry import (  # of ) all\n    OTHER, STEPS,\n)\nSTEPS.append(1)",
+        "from .registry \\\n    import STEPS\nSTEPS.append(1)",
+        "from .registry import STEPS as other\nother.append(1)",
+        "import pkg as p\np.kept.STEPS.append(1)",
+    ],
+)
+def test_what_fills_a_registry_is_seen_however_it_is_imported(tmp_path: Path, filling: str) -> None:
+    digests: set[str] = set()
+    for number in (1, 2):
+        files = {
+            "pkg/__init__.py": "from pkg import registry as kept\n",
+            "pkg/registry.py": "STEPS = []\nOTHER = 1\n",
+            "pkg/first.py": "from pkg.registry import STEPS\n",
+            "pkg/plugins.py": filling.replace("(1)", f"({number})") + "\n",
+            "pkg/assets.py": "from pkg.registry import STEPS\n\n\ndef root():\n    return STEPS\n",
+        }
+        write_project(tmp_path / str(number), files)
+        found = fingerprints(tmp_path / str(number), None, "pkg.assets", "pkg.plugins", names=("root",))["root"]
+        assert found.opaque == []
+        digests.add(found.digest)
+    assert len(digests) == 2
+
+
+def test_no_module_is_parsed_that_imports_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a fingerprint takes as long, and as much memory, as all that a process has loaded."""
+    parsed: list[str] = []
+    parse = ast.parse
+
+    def noted(source: str, path: str = "", *args: Any, **kwargs: Any) -> ast.AST:
+        parsed.append(Path(path).name)
+        return parse(source, path, *args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", noted)
+    others = [f"other{number}" for number in range(20)]
+    files = {f"{name}.py": "import math\nx = [1]\nx.append(y := 2)\nroot = print(x)\n" for name in others}
+    write_project(tmp_path, {**files, "one/root.py": "x = [1]\ny = 2\ndef root():\n    return x, y\n"})
+    fingerprints(tmp_path, None, "one.root", *others, names=("root",))
+    assert parsed == ["root.py"]
 
 
 def test_a_line_break_after_a_lambda_in_a_lambda_is_not_seen(tmp_path: Path) -> None:

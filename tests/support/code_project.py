@@ -177,6 +177,9 @@ FILES: Mapping[str, str] = {
     "shop/sql/report.sql": "SELECT 1\n",
 }
 
+KNOWN = KnownCode()
+"""As in any process: what modules say that stay as they are is read once."""
+
 ROOTS = ("orders", "report", "steps", "tried", "by_two", "partial", "shown")
 
 
@@ -209,5 +212,4 @@ def fingerprints(
 ) -> dict[str, Fingerprint]:
     """The fingerprints of the functions of a project in a folder."""
     with loaded(folder, *(modules or ("shop.assets", "shop.steps"))) as module:
-        known = KnownCode()
-        return {name: fingerprint_of(getattr(module, name), options or CodeOptions(), known) for name in names}
+        return {name: fingerprint_of(getattr(module, name), options or CodeOptions(), KNOWN) for name in names}
