@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from dagster_versioned.errors import TableNotFound, VersionedError
-from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import EXTERNAL, Parent
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import History, Version
@@ -122,11 +122,17 @@ class TableLineage:
 
 
 class ProjectLineage:
-    """The tables of a project, of its environments, and of the projects that they were built from."""
+    """The tables of a project, of its environments, and of the projects that they were built from.
 
-    def __init__(self, project: Project, open_project: OpenProject | None = None) -> None:
+    ``most_tables``: of no more than so many is the log read, and former names are not looked for, which takes all logs.
+    """
+
+    def __init__(
+        self, project: Project, open_project: OpenProject | None = None, *, most_tables: int | None = None
+    ) -> None:
         self.project = project
         self._open_project = open_project
+        self._most_tables = most_tables
         self._projects: dict[tuple[str, str | None], Project] = {}
         self._tables: dict[tuple[str, str, str | None], TableLineage | UnknownVersion] = {}
         self._formers: dict[int, Mapping[tuple[str, str], TableName]] = {}
@@ -175,28 +181,35 @@ class ProjectLineage:
     def _opened(self, name: VersionName) -> TableLineage:
         if name.project == EXTERNAL:
             raise UnknownVersion("is of a Delta table that another program writes")
+        if self._most_tables is not None and len(self._tables) >= self._most_tables:
+            raise UnknownVersion("was not followed further")
         try:
-            project, table = self._place(name)
-            return TableLineage(project, project.table(table))
+            return TableLineage(*self._place(name))
         except VersionedError as error:
             raise UnknownVersion(f"cannot be read: {first_sentence(error)}") from error
 
-    def _place(self, name: VersionName) -> tuple[Project, TableName]:
+    def _place(self, name: VersionName) -> tuple[Project, VersionedTable]:
         """The project and the table that have the name, or had it before they were renamed."""
         own = self.project
         if name.project != own.name and (current := self._former(own).get((name.project, name.table))) is not None:
-            return own, current
+            return own, own.table(current)
         project = self._project(name.project, name.environment)
+        table = project.table(name.table)
         try:
-            if TableRecord.of(project.table(name.table).state.snapshot).left_for(name.table) is None:
-                return project, table_name(name.table)
+            if TableRecord.of(table.state.snapshot).left_for(name.table) is None:
+                return project, table
         except TableNotFound:
             if (name.project, name.table) not in self._former(project):
                 raise
-        return project, self._former(project)[name.project, name.table]
+        current = self._former(project).get((name.project, name.table))
+        if current is None:
+            raise UnknownVersion("has another name now")
+        return project, project.table(current)
 
     def _former(self, project: Project) -> Mapping[tuple[str, str], TableName]:
         """The tables of a project by the names that lineage may still give them."""
+        if self._most_tables is not None:
+            return {}
         if id(project) not in self._formers:
             found: dict[tuple[str, str], TableName] = {}
             for table in project.tables():

@@ -14,12 +14,17 @@ logger = logging.getLogger("dagster_versioned")
 
 _EXPLAINED = 3
 _CAUSES = 3
+_TABLES = 24
+"""Of each project, in one tick: a tick has to end in a minute, however much has changed."""
 _CHARACTERS = 600
 """Of a tag, which the UI shows on one line."""
 
 
 class ChangeCauses:
-    """The causes of changes of upstreams. The log of each table is read once, and no further back than is needed."""
+    """The causes of changes of upstreams.
+
+    The logs of a few tables are read, each once and no further back than is needed; what is in others is not followed.
+    """
 
     def __init__(self, projects: Iterable[Project]) -> None:
         self._known = {project.name: project for project in projects if project.environment is None}
@@ -52,7 +57,7 @@ class ChangeCauses:
         project = edge.place.project
         if not isinstance(project, Project):
             return ()
-        lineage = self._lineages.setdefault(id(project), ProjectLineage(project, self._open))
+        lineage = self._lineages.setdefault(id(project), ProjectLineage(project, self._open, most_tables=_TABLES))
         environment = None if project.environment is None else project.environment.name
         names = (
             VersionName(project.name, str(edge.place.table), sha, partition, environment) for sha in (before, after)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.sensors.causes import _TABLES
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.documents.head import Head, HeadDocument, head_key
@@ -91,11 +92,13 @@ def check_calls(pairs, changed):
         result, calls = pairs.tick(instance)
         requested = {key.to_user_string() for one in result.run_requests for key in one.asset_selection}
         assert requested == {f"down{number}" for number in range(changed)}
-        verbs = [call.verb for call in calls]
+        explained = min(changed, _TABLES)
+        verbs = [call.verb for call in calls if "_delta_log" not in call.key]
         assert verbs.count("list") == 2  # one listing of heads, of so many pages, and one of drafts
-        assert verbs.count("get") == changed
-        assert len(calls) - 2 + pages <= pages + changed
-        print(f"{2 * pairs.count} assets, {changed} changed: {pages:.0f} pages and {verbs.count('get')} reads")
+        assert verbs.count("get") <= changed + explained
+        # To say where changes began the logs of a few tables are read; these have none, which is looked for twice.
+        assert len(calls) - len(verbs) <= 4 * explained
+        print(f"{2 * pairs.count} assets, {changed} changed: {pages:.0f} pages and {len(calls) - 2} reads")
 
 
 def test_a_tick_lists_heads_once_and_reads_those_that_changed(tmp_path):
@@ -170,7 +173,8 @@ def test_a_partitioned_table_is_read_by_its_commits_since_the_last_look(tmp_path
             writer.write(pa.table({"n": [number + 1]}), partition=keys[number % 3])
         assert {one.partition_key for one in tick()} == set(keys[: min(3, commits)])
         reads = [call.key for call in store.calls if "/heads/" not in call.key]
-        assert len([key for key in reads if "/parked/" not in key]) <= most
+        told = 2  # the log is listed, and the version before read, to say in the run where the change began
+        assert len([key for key in reads if "/parked/" not in key]) <= most + told + min(commits, 3)
         assert len([key for key in reads if "/parked/" in key]) == 1
 
 
