@@ -28,7 +28,11 @@ _MUTATORS = frozenset(
     }
 )
 
-_CHANGE = re.compile(rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b|[\].]\s*\w*\s*[^\s\w]{{0,3}}=(?!=)")
+_CHANGE = re.compile(
+    rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b"
+    r"|(?:\.\s*\w+|\])[^\n=(]*=(?!=)"  # of an attribute or item, as one of several targets too
+    r"|\bfor\b(?:(?!\bin\b)[^\n])*[\].]|\bas\b[^\n:]*[\].]"
+)
 _OUTERMOST = re.compile(r"^(?!def |class |async |[@#\s]).*(?:\n(?:[ \t)\]}].*)?)*", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d]\w*")
 _IMPORT = re.compile(r"\bimport\b(?:[^(\n]*\((?:[^)#]|#.*)*)?.*")

@@ -18,6 +18,10 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNSEEN_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "simple"})
+_NO_NODES = _UNSEEN_FIELDS | {"arg", "attr", "conversion", "id", "is_async", "level", "module"}
+_KINDS = [each for each in vars(ast).values() if isinstance(each, type) and issubclass(each, ast.AST)]
+_CHILDREN = {each: tuple(name for name in each._fields if name not in _NO_NODES) for each in _KINDS}
+_SEEN = {each: tuple(name for name in each._fields if name not in _UNSEEN_FIELDS) for each in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,9 @@ class Use:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes that a node consists of; `ast.iter_child_nodes` takes twice as long."""
+    """The nodes that a node consists of; `ast.iter_child_nodes` takes three times as long."""
     found: list[ast.AST] = []
-    for name in node._fields:
+    for name in _CHILDREN[type(node)]:
         value: Any = getattr(node, name, None)
         if type(value) is list:
             found += [each for each in cast("list[object]", value) if isinstance(each, ast.AST)]
@@ -78,6 +82,8 @@ def canonical_text(node: ast.AST, *, without_decorators: Sequence[ast.expr] = ()
 
 def _write(value: object, parts: list[str], unseen: frozenset[int], *, is_inner: bool) -> None:
     match value:
+        case str():
+            parts.append(json.dumps(value))
         case ast.Constant():
             parts.append(literal_text(value.value))
         case ast.JoinedStr():
@@ -120,10 +126,8 @@ def _write_list(members: Sequence[object], parts: list[str], unseen: frozenset[i
 
 def _fields(node: ast.AST, unseen: frozenset[int]) -> Iterator[tuple[str, object]]:
     """What a node consists of, by name; what is empty or means nothing is left out."""
-    for name in node._fields:
+    for name in _SEEN[type(node)]:
         value: Any = getattr(node, name, None)
-        if name in _UNSEEN_FIELDS:
-            continue
         if name == "body" and isinstance(value, list):
             value = _without_first_imports(node)
         elif name == "decorator_list":

@@ -134,6 +134,16 @@ CASES: Mapping[str, tuple[str, str, str]] = {
         "gain = 7",
         "gain = 8",
     ),
+    "a function that fills an item of several": (
+        "x = [0]\ndef y():\n    x[0], z = 5, 6\ny()",
+        "5",
+        "50",
+    ),
+    "a function that fills an item in a loop": (
+        "x = [0]\ndef y():\n    for x[0] in (5,): pass\ny()",
+        "5",
+        "50",
+    ),
     "a function that fills a name": (
         "x = {}\ndef fill():\n    x['k'] = 5\nfill()",
         "= 5",
