@@ -105,7 +105,7 @@ def main() -> None:
             print(f"{place.rpartition('/')[2]}: {count:,} versions in a trace, {calls:,} calls of the store")
 
         def ours() -> None:
-            traced(uri, (versions - 1) % tables)
+            trace(Project.open("P", uri), f"t{(versions - 1) % tables}")
 
         def peer() -> None:
             for number in range(tables):
