@@ -33,6 +33,10 @@ HASH_ALGO = "parquet-sha256"
 """How ``data_sha`` is made: SHA-256 over the bytes of Parquet files."""
 
 _SHA = re.compile(r"[0-9a-f]{64}")
+_OF_PARENT = {
+    **dict.fromkeys(("source", "table", "partition", "version", "data_sha", "environment", "table_id"), str),
+    "log_version": int,
+}
 _PART = re.compile(r"[0-9a-f]{64}( [0-9a-f]{64})?")
 _CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCII)
 
@@ -96,8 +100,7 @@ class Parent:
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse an entry of ``parents``. Raises `InvalidInput`."""
-        texts = dict.fromkeys(("source", "table", "partition", "version", "data_sha", "environment", "table_id"), str)
-        known, unknown = _split(members, {**texts, "log_version": int})
+        known, unknown = _split(members, _OF_PARENT)
         return cls(**known, unknown=unknown)
 
 

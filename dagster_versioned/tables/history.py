@@ -24,7 +24,6 @@ from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.keys import is_key
-from dagster_versioned.tables.document import encode
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
@@ -62,7 +61,7 @@ class SharedSchemas(WeakValueDictionary[bytes, _Schema]):
 
 
 def _shared(schema: Any) -> _Schema:
-    key = hashlib.sha256(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)).digest()
+    key = hashlib.sha256(orjson.dumps(schema)).digest()
     known = (schemas := PROCESS.of(SharedSchemas)).get(key)
     if known is None:
         known = schemas[key] = _Schema(schema)
@@ -408,7 +407,7 @@ class CommitRecord:
                 stored = tuple(StoredVersion(raw, log_version, again) for raw in info["versions"])
             encoded = orjson.dumps({name: value for name, value in info.items() if name != "versions"})
             others = memoryview(encoded).tobytes()  # orjson's own has room for a kilobyte or more
-            weight = len(encode(info))
+            weight = len(orjson.dumps(info))
         for name, value in {
             "log_version": log_version,
             "timestamp_ms": timestamp_ms,
