@@ -494,6 +494,14 @@ class Members:
         entries = cast("list[dict[str, Any]]", value)
         return [Members(entry, self, (name, position)) for position, entry in enumerate(entries)]
 
+    def require_text_of_each(self, name: str, member: str) -> None:
+        """Check that each object of a list has a text under a name; there are very many of them."""
+        value = self.value.get(name)
+        entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(entry, dict) and isinstance(entry.get(member), str) for entry in entries):
+            for entry in self.objects(name):
+                entry.text(member)
+
     def members(self, name: str) -> "Members":
         value = self.value.get(name)
         if not isinstance(value, dict):

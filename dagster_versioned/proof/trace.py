@@ -101,13 +101,14 @@ def trace_from(
         name, until = pending.popleft()
         if name in versions:
             continue
-        versions[name] = _traced(lineage, name, None if down and name != root else until)
+        traced = versions[name] = _traced(lineage, name, None if down and name != root else until)
         if edges is not None:
-            leads[name] = tuple(edges.get((lineage.place(name), name.version), ()))
+            following = tuple(edges.get((lineage.place(name), name.version), ()))
         else:
-            before = versions[name].before
-            leads[name] = (*versions[name].parents, *(() if before is None else (before,)))
-        pending += [(each, versions[name].timestamp) for each in leads[name]]
+            before = traced.before
+            following = traced.parents if before is None else (*traced.parents, before)
+        leads[name] = following
+        pending += [(each, traced.timestamp) for each in following]
     if len(versions) <= CHECKED:
         versions = {name: _with_checks(lineage, traced) for name, traced in versions.items()}
     return Trace(root, "down" if down else "up", versions, leads)

@@ -478,10 +478,9 @@ def _check_member(own: Members) -> None:
         _check_sha(identity, "data_sha")
         identity.texts("asset_key")
         _check_partition(identity)
-        for column in identity.members("schema").objects("fields"):
-            column.text("name")
-        for parent in identity.objects("parents") if "parents" in identity.value else ():
-            parent.text("version")
+        identity.members("schema").require_text_of_each("fields", "name")
+        if "parents" in identity.value:
+            identity.require_text_of_each("parents", "version")
     if "collect" in own.value:
         collect = own.members("collect")
         collect.text("id")
