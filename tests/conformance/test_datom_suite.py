@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from support.archives import unpack
 from support.datom_cases import CASES, write_cases
 from support.git_identity import isolated_git
 
@@ -47,8 +47,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([*command, "-d", folder], capture_output=True, text=True, check=False)
     if done.returncode:  # a machine without the package index, where the cases themselves are asked all the same
         pytest.skip(f"datom's source cannot be downloaded here: {done.stderr.strip()[-300:]}")
-    with tarfile.open(folder / "datom-0.1.0.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(folder / "datom-0.1.0.tar.gz", folder)
     return folder / "datom-0.1.0"
 
 

@@ -4,7 +4,6 @@
 that they are named after.
 """
 
-import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.computations import find
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge, UpsertMerge
 from dagster_versioned.tables.options import TableOptions
+from support.archives import unpack
 from support.feature_tables import Tables, graph_of, loud, words
 from support.readers import by_deltalake, rows
 
@@ -37,8 +37,7 @@ def old(tmp_path: Path) -> Path:
 
 
 def unpacked(name: str, folder: Path) -> Path:
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(folder / "old", filter="data")
+    unpack(DATA / f"{name}.tar.xz", folder / "old")
     return folder / "old"
 
 
