@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -107,7 +108,8 @@ class StoredCommits:
         """Runs of commits that the index holds between two versions, newest first and apart."""
         if last - first < _FEW:
             return
-        keys = [info.key for info in self._store.list(FOLDER) if index_key(first) <= info.key <= index_key(last)]
+        keys = sorted(info.key for info in self._store.list(FOLDER) if index_key(first) <= info.key)
+        keys = keys[: bisect_left(keys, index_key(last)) + 1]  # with the one that goes on behind the last version
         before = last + 1
         for key in reversed(keys):
             try:

@@ -62,6 +62,14 @@ def test_a_head_is_opened_in_a_few_calls_for_any_history(table: VersionedTable, 
         table.write(numbered(n))
 
 
+def test_a_whole_history_is_read_by_segments(table: VersionedTable, log: CallLog) -> None:
+    """Up to the commits that the checkpoint notes, which are in the middle of one."""
+    grown(table, 125)
+    log.clear()
+    assert [record.log_version for record in opened(log).state.history.records] == list(range(125))
+    assert len([key for key in log.keys("get") if key.endswith(".json") and "_delta_log" in key]) <= 8
+
+
 @pytest.mark.parametrize("versions", LENGTHS)
 def test_a_write_takes_few_calls_for_any_history(table: VersionedTable, log: CallLog, versions: int) -> None:
     grown(table, versions)
