@@ -214,6 +214,16 @@ def test_keys_that_are_named_never_widen_what_the_registry_says(run, branch, tmp
         run("promote", "pr-1", *how, "--trust", tmp_path / "mallory.pub", code=2)
 
 
+def test_an_option_asks_for_more_approvals_than_the_registry_and_never_for_fewer(run, branch, tmp_path):
+    run("key", "require", NAME, "--approvals", "2")
+    run(*branch, "attest", "daily", "--key", tmp_path / "anna")
+    run(*branch, "approve", "daily", "--key", tmp_path / "bob")
+    assert "of 2 that are required" in run("promote", "pr-1", "--require-approvals", "1", code=2)
+    run(*branch, "approve", "daily", "--key", tmp_path / "carol")
+    assert "would become production's" in run("promote", "pr-1", "--require-approvals", "1")
+    assert "of 3 that are required" in run("promote", "pr-1", "--require-approvals", "3", code=2)
+
+
 def test_what_has_to_be_signed_is_not_promoted_unsigned(run, branch, tmp_path):
     run("key", "require", NAME, "--signatures")
     assert "is not signed: unsigned" in run("promote", "pr-1", code=2)

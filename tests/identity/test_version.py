@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dagster_versioned.delta.actions import parse_line
 from dagster_versioned.errors import IntegrityError, InvalidInput, InvalidMetadata, InvalidName, LogCorrupt
 from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.computation import ComputationInput, computation_key
 from dagster_versioned.identity.version import (
     Facts,
     Identity,
@@ -252,6 +253,19 @@ def _altered(path: str, value: Any) -> dict[str, Any]:
 def test_an_altered_entry_is_refused(path: str, value: Any) -> None:
     with pytest.raises(IntegrityError):
         VersionEntry.from_json(_altered(path, value))
+
+
+def test_a_computation_has_one_name_whatever_the_order_of_its_parents() -> None:
+    parents = [Parent("house", "orders", sha * 64, sha * 64) for sha in "ab"]
+
+    def name(*given: Parent) -> str:
+        inputs = {"orders": ComputationInput(["orders"], given, "pandas.DataFrame")}
+        return computation_key(
+            ["total"], None, "1", config=None, options={}, message=None, partitioning=None, inputs=inputs
+        )
+
+    assert name(*parents) == name(*reversed(parents))
+    assert name(*parents) != name(parents[0])
 
 
 def test_an_entry_whose_parents_are_out_of_order_is_refused_even_if_its_hash_fits() -> None:

@@ -261,6 +261,16 @@ class TestExecutedAgain:
         assert (parent.version, project.table("total").read()["n"].to_pylist()) == (head.metadata_sha, [-5])
         assert project.table("raw").read()["n"].to_pylist() == [-5]
 
+    def test_what_was_dropped_is_not_read_by_a_run_that_goes_on(self, again, monkeypatch):
+        project, instance = again
+        first = self.run(instance)
+        [draft] = project.parked()
+        project.drop_parked(draft.id, by="ann")
+        monkeypatch.setattr(Again, "checked", None)
+        self.run(instance, reexecution_options=dg.ReexecutionOptions.from_failure(first, instance))
+        assert Again.checked is None
+        assert [one.standing for one in project.parked()] == ["superseded"]
+
 
 class Again:
     given, passes, fails, checked = [1, 2], False, False, None

@@ -235,6 +235,17 @@ class TestApprovals:
         with pytest.raises(InvalidInput, match="not of 'anything'"):
             approve(branch, "orders", signer=SECOND, action="anything")
 
+    def test_one_that_has_expired_counts_no_more(self, branch, monkeypatch):
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz=None):
+                return datetime.now(tz) + timedelta(days=2)
+
+        approve(branch, "orders", signer=SECOND, expires=datetime.now(UTC) + timedelta(days=1))
+        assert self.missing(branch) is None
+        monkeypatch.setattr("dagster_versioned.proof.signatures.datetime", Later)
+        assert "1 expired" in self.missing(branch)
+
 
 class TestKeys:
     def test_a_key_is_written_for_its_owner_and_read_again(self, tmp_path, monkeypatch):

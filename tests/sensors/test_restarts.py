@@ -12,6 +12,7 @@ from dagster_versioned import Project, ProjectResource, VersionedParquetIOManage
 from dagster_versioned.errors import AccessDenied
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.sensors import heads as heads_module
+from dagster_versioned.sensors import watch
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper
@@ -222,6 +223,47 @@ def test_a_look_that_breaks_off_takes_nothing_for_seen(tmp_path):
         seen(heads, "first")
     assert seen(heads, "first") == stored(tables[0])
     assert seen(heads, "second") == stored(tables[1])
+
+
+class WrittenOnceRead(StoreWrapper):
+    """Lets something else happen, once, right after a head was read."""
+
+    def __init__(self, store, then):
+        super().__init__(store)
+        self.waiting = [then]
+
+    def _around(self, verb, key, size, action):
+        found = action()
+        if verb == "get" and key.endswith("heads/first.json") and self.waiting:
+            self.waiting.pop()()
+        return found
+
+
+def test_a_head_that_is_written_right_after_it_was_read_is_read_again(tmp_path):
+    table = Project.open("HOUSE", str(tmp_path)).table("first")
+    before = table.write(frame(0)).version.metadata_sha
+    store = WrittenOnceRead(LocalStore(tmp_path), lambda: table.write(frame(1)))
+    heads = ProjectHeads(Project("HOUSE", store))
+
+    def seen():
+        heads.look(heads.listing(), [TableName("first")])
+        return heads.heads(TableName("first")).whole.metadata_sha
+
+    assert seen() == before
+    assert seen() == table.version().metadata_sha != before
+
+
+def test_a_tick_that_breaks_off_as_it_judges_loses_no_update(place, monkeypatch):
+    place.project.table("up").write(frame(1))
+
+    def fail(*_, **__):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "find", fail)
+        with pytest.raises(MemoryError):
+            place.tick()
+    assert place.tick() == [None]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])

@@ -147,6 +147,13 @@ def test_a_reason_is_followed_to_where_it_began(daemon):
     assert re.match("delays .{8} -> .{8}: delays went from code version 1 to 2", why), why
 
 
+def test_a_reason_is_followed_into_so_many_tables_alone(daemon, built, monkeypatch):
+    daemon.write("flights", frame(1))
+    monkeypatch.setattr(causes, "_TABLES", 0)
+    (run,) = daemon.tick()
+    assert run.tags["dagster_versioned/why"].endswith(", which was not followed further")
+
+
 def test_a_reason_that_cannot_be_followed_keeps_nothing_from_running(daemon, built, monkeypatch, caplog):
     def fail(*_):
         raise StorageError("The store does not answer.")

@@ -201,6 +201,16 @@ def test_a_writer_that_needs_collected_parts_waits_and_puts_them_again(table: Ve
     assert table.state.history.open_collections == ()
 
 
+def test_a_writer_of_several_parts_waits_for_the_collection_of_one_of_them(table: VersionedTable) -> None:
+    table.write_partitions({"a": numbered(0), "b": numbered(10)})
+    table.write_partitions({"a": numbered(1), "b": numbered(11)})
+    part, _ = table.expire(keep_last=1).keys
+    open_collection(table, part)
+    table.write_partitions({"a": numbered(0), "b": numbered(10)})
+    assert table.state.history.open_collections == ()
+    assert table.verify().ok
+
+
 def test_a_collection_of_a_living_process_is_waited_for(table: VersionedTable) -> None:
     table.write(numbered(0))
     table.write(numbered(1))
