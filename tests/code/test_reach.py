@@ -308,6 +308,22 @@ def test_what_fills_a_registry_is_seen_however_it_is_imported(tmp_path: Path, fi
     assert len(digests) == 2
 
 
+def test_what_fills_a_registry_by_its_package_is_seen_where_the_package_imports_nothing(tmp_path: Path) -> None:
+    digests: set[str] = set()
+    for number in (1, 2):
+        files = {
+            "pkg/__init__.py": "",
+            "pkg/registry.py": "STEPS = []\n",
+            "plugins.py": f"import pkg\npkg.registry.STEPS.append({number})\n",
+            "pkg/assets.py": "from pkg.registry import STEPS\n\n\ndef root():\n    return STEPS\n",
+        }
+        write_project(tmp_path / str(number), files)
+        found = fingerprints(tmp_path / str(number), None, "pkg.assets", "plugins", names=("root",))["root"]
+        assert found.opaque == []
+        digests.add(found.digest)
+    assert len(digests) == 2
+
+
 def test_no_module_is_parsed_that_imports_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a fingerprint takes as long, and as much memory, as all that a process has loaded."""
     parsed: list[str] = []
