@@ -232,6 +232,12 @@ class TestWhatProductionKeeps:
         project.table("numbers").expire(keep_last=1, dry_run=False)
         assert numbers(branch) == [2]
 
+    def test_purge_leaves_no_copy_in_an_environment(self, project, branch):
+        branch.table("numbers").revert("@2")
+        with pytest.raises(InvalidInput, match="'pr-1' has a copy of the bytes"):
+            project.table("numbers").purge(["@2"], why="erasure request 12", dry_run=False)
+        assert numbers(branch) == [2]
+
     def test_a_table_that_is_renamed_is_read_on_under_the_name_that_it_had(self, project, branch):
         project.table("numbers").rename("digits", dry_run=False)
         key = "environments/forks/pr-1.json"

@@ -384,6 +384,20 @@ class TestNothingIsBelieved:
         assert numbers(project, "middle") == [77]
         assert numbers(project, "top") == [3]
 
+    def test_an_upstream_in_production_in_the_meantime(self, project, branch, tmp_path):
+        """Raw moves on once the promotion is open, and before what is built from it is committed."""
+        before = project.table("middle").version().metadata_sha
+        store = HookedStore(
+            LocalStore(tmp_path / "lake"),
+            "put_if_match",
+            PROMOTION_KEY,
+            lambda: project.table("raw").write(rows(77)),
+        )
+        report = promote(Project("NYC", store), "pr-1", dry_run=False)
+        assert sorted(left(report)) == ["middle", "top"]
+        assert numbers(project, "raw") == [77]
+        assert project.table("middle").version().metadata_sha == before
+
 
 def promote_elsewhere(project):
     """The version that production would make of the branch's rows, in another project."""
