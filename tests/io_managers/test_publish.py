@@ -741,6 +741,21 @@ def test_a_draft_whose_files_were_collected_is_superseded(house, pipeline):
     assert not table.exists()
 
 
+def test_what_a_step_parked_is_not_published_before_the_step_has_ended(house):
+    seen = []
+
+    @dg.asset
+    def raw():
+        yield dg.Output(rows(1))
+        seen.append(publish_checked(house.project, house.instance, defs))
+
+    defs = dg.Definitions(assets=[raw], resources={"io_manager": house.io_manager(**AFTER)})
+    assert defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=house.instance).success
+    [(_, why)] = seen[0].waiting
+    assert why == "its step raw has not ended yet"
+    assert len(publish_checked(house.project, house.instance, defs).published) == 1
+
+
 def test_a_step_that_failed_after_it_parked_is_not_published(house):
     @dg.asset(check_specs=[dg.AssetCheckSpec("inside", asset="raw", blocking=True)])
     def raw():
