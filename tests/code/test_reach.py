@@ -420,6 +420,21 @@ def test_what_went_wrong_is_said_again(tmp_path: Path) -> None:
             assert opaque == ["the code of far.root:root could not be followed (RecursionError)"]
 
 
+def test_a_change_behind_ten_thousand_modules_is_seen(tmp_path: Path) -> None:
+    step = "def x():\n    from long.m{} import x\n    return x()\n"
+    chain = {f"long/m{number}.py": step.format(number + 1) for number in range(9_999)}
+    write_project(tmp_path, {**chain, "long/m9999.py": "def x():\n    return 1\n"})
+    with loaded(tmp_path, "long.m0") as module:
+        known = KnownCode()
+        first = fingerprint_of(module.x, CodeOptions(), known)
+        write_project(tmp_path, {"long/m9999.py": "def x():\n    return 12\n"})
+        second = fingerprint_of(module.x, CodeOptions(), known)
+    assert (first.opaque, second.opaque) == ([], [])
+    assert len(second.functions) == 10_000
+    assert [name for name in second.functions if first.functions[name] != second.functions[name]] == ["long.m9999:x"]
+    assert first.digest != second.digest
+
+
 def test_a_file_that_changes_in_the_life_of_a_process_is_seen(tmp_path: Path) -> None:
     text = "from pathlib import Path\n\n\ndef root():\n    return (Path(__file__).parent / 'x.sql').read_text()\n"
     write_project(tmp_path, {"queries/root.py": text, "queries/x.sql": "SELECT 1"})

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.features.rendering import render
 from dagster_versioned.proof.trace import trace
 from dagster_versioned.proof.trace_views import document_of, drawing_of, open_lineage_events, tree_lines
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.table import VersionedTable
 
 
@@ -113,6 +115,39 @@ def test_expired_rows_are_a_gap(project: Project) -> None:
         ("orders", "its rows are not kept (expire)"),
     ]
     assert [name.table for name in trace(project, "orders", down=True).versions] == ["orders", "report"]
+
+
+def test_purged_versions_are_gaps_and_those_of_a_dropped_table_none_while_they_are_kept(project: Project) -> None:
+    for value in (1, 2):
+        build(project, "orders", value)
+        build(project, "report", value, "orders")
+    orders = project.table("orders")
+    orders.purge([0], why="asked for", dry_run=False)
+    assert [(gap.name.table, gap.gap) for gap in trace(project, "report", 0).gaps] == [
+        ("orders", "its rows are not kept (purge)")
+    ]
+    orders.drop(dry_run=False)
+    found = trace(project, "report")
+    assert [name.table for name in found.versions] == ["report", "orders"]
+    assert found.gaps == []
+
+
+def test_a_table_of_another_program_is_a_gap(project: Project, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "theirs", pa.table({"v": [1]}))
+    theirs = ExternalTable(str(tmp_path / "theirs")).upstream()
+    project.table("report").write(pa.table({"v": [1]}), parents=theirs)
+    (gap,) = trace(project, "report").gaps
+    assert gap.gap == "is of a Delta table that another program writes"
+
+
+@pytest.mark.slow
+def test_two_thousand_versions_lead_to_the_first(project: Project) -> None:
+    """More than functions call each other in Python; the benchmark has ten thousand."""
+    for number in range(2_000):
+        build(project, f"t{number % 2}", number, *([f"t{(number + 1) % 2}"] if number else []))
+    found = trace(project, "t1")
+    assert (len(found.versions), found.gaps) == (2_000, [])
+    assert len(list(tree_lines(found))) == 2_000
 
 
 def test_an_environment_leads_to_what_it_began_with(project: Project) -> None:
