@@ -364,7 +364,7 @@ class CodeGraph:
 
     def _changes(self, module: SourceModule, name: str) -> list[_Target]:
         """What other modules do to a name when they are imported: they fill registries, set options."""
-        others = [each for each in self._users(module) if each is not module and name in each.changing_words]
+        others = [each for each in self._users(module) if each.path != module.path and name in each.changing_words]
         return [self._change(other, module, name) for other in others if self._statements_on(other, module, name)]
 
     def _statements_on(self, other: SourceModule, module: SourceModule, name: str) -> list[ast.stmt]:

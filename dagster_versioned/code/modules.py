@@ -30,7 +30,7 @@ _MUTATORS = frozenset(
 
 _CHANGE = re.compile(
     rf"\b(?:global|del)\b|\.\s*(?:{'|'.join(sorted(_MUTATORS))})\b"
-    r"|(?:\.\s*\w+|\])[^\n=(]*=(?!=)"  # of an attribute or item, as one of several targets too
+    r"|(?:\.\s*\w+|\])(?:[^\n=(]*|\s*,[^=]*)=(?!=)"  # of an attribute or item, as one of several targets too
     r"|\bfor\b(?:(?!\bin\b)[^\n])*[\].]|\bas\b[^\n:]*[\].]"
 )
 _OUTERMOST = re.compile(r"^(?!def |class |async |[@#\s]).*(?:\n(?:[ \t)\]}].*)?)*", re.MULTILINE)

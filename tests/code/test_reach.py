@@ -139,6 +139,11 @@ CASES: Mapping[str, tuple[str, str, str]] = {
         "5",
         "50",
     ),
+    "a function that fills an attribute of several": (
+        "x = lambda: x.y\ndef y():\n    x.y, (\n        a, b\n    ) = 5, (6, 7)\ny()",
+        "5",
+        "50",
+    ),
     "a function that fills an item in a loop": (
         "x = [0]\ndef y():\n    for x[0] in (5,): pass\ny()",
         "5",
@@ -292,36 +297,33 @@ def test_what_is_reached_is_seen(tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_what_fills_a_registry_is_seen_however_it_is_imported(tmp_path: Path, filling: str) -> None:
-    digests: set[str] = set()
-    for number in (1, 2):
-        files = {
-            "pkg/__init__.py": "from pkg import registry as kept\n",
-            "pkg/registry.py": "STEPS = []\nOTHER = 1\n",
-            "pkg/first.py": "from pkg.registry import STEPS\n",
-            "pkg/plugins.py": filling.replace("(1)", f"({number})") + "\n",
-            "pkg/assets.py": "from pkg.registry import STEPS\n\n\ndef root():\n    return STEPS\n",
-        }
-        write_project(tmp_path / str(number), files)
-        found = fingerprints(tmp_path / str(number), None, "pkg.assets", "pkg.plugins", names=("root",))["root"]
-        assert found.opaque == []
-        digests.add(found.digest)
-    assert len(digests) == 2
+    files = {
+        "pkg/__init__.py": "from pkg import registry as kept\n",
+        "pkg/first.py": "from pkg.registry import STEPS\n",
+        "pkg/plugins.py": filling + "\n",
+    }
+    assert digests_of_two_fillings(tmp_path, files, "pkg.plugins") == 2
 
 
 def test_what_fills_a_registry_by_its_package_is_seen_where_the_package_imports_nothing(tmp_path: Path) -> None:
+    files = {"pkg/__init__.py": "", "plugins.py": "import pkg\npkg.registry.STEPS.append(1)\n"}
+    assert digests_of_two_fillings(tmp_path, files, "plugins") == 2
+
+
+def digests_of_two_fillings(folder: Path, files: Mapping[str, str], plugins: str) -> int:
+    """How many digests a function has that reads a registry to which plugins add a one, and then a two."""
+    own = {
+        "pkg/registry.py": "STEPS = []\nOTHER = 1\n",
+        "pkg/assets.py": "from pkg.registry import STEPS\n\n\ndef root():\n    return STEPS\n",
+    }
     digests: set[str] = set()
     for number in (1, 2):
-        files = {
-            "pkg/__init__.py": "",
-            "pkg/registry.py": "STEPS = []\n",
-            "plugins.py": f"import pkg\npkg.registry.STEPS.append({number})\n",
-            "pkg/assets.py": "from pkg.registry import STEPS\n\n\ndef root():\n    return STEPS\n",
-        }
-        write_project(tmp_path / str(number), files)
-        found = fingerprints(tmp_path / str(number), None, "pkg.assets", "plugins", names=("root",))["root"]
+        added = {name: text.replace("(1)", f"({number})") for name, text in files.items()}
+        write_project(folder / str(number), {**own, **added})
+        found = fingerprints(folder / str(number), None, "pkg.assets", plugins, names=("root",))["root"]
         assert found.opaque == []
         digests.add(found.digest)
-    assert len(digests) == 2
+    return len(digests)
 
 
 def test_no_module_is_parsed_that_imports_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
