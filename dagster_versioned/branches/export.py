@@ -17,14 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dagster_versioned.branches.environments import written_in
 from dagster_versioned.delta.log.commits import Commit, begins_late, commit_key, read_commits
 from dagster_versioned.delta.log.snapshot import replayed
 from dagster_versioned.errors import (
-    AccessDenied,
     AlreadyExists,
     IntegrityError,
     InvalidInput,
@@ -32,7 +30,7 @@ from dagster_versioned.errors import (
     TableNotFound,
     UnsupportedFeature,
 )
-from dagster_versioned.identity.names import DATA_FOLDER, TableName, table_name
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.projects.moment import commits_of, heads_at_one_moment
 from dagster_versioned.storage import opening
 from dagster_versioned.storage.keys import is_key
@@ -41,8 +39,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import THREADS, CopyProgress, Transfer
 from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.documents.export import EXPORT_KEY, Export, read_export
-from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
+from dagster_versioned.tables.documents.export import EXPORT_KEY, Export, read_export, refuse_inside_project
 from dagster_versioned.tables.documents.tag import TaggedTable
 from dagster_versioned.tables.environment.registry import key_of
 from dagster_versioned.tables.environment.table_fork import KEPT
@@ -117,7 +114,7 @@ def export_environment(
     """
     here = project.in_environment(name)
     location = Location.parse(to) if isinstance(to, str) else to
-    _check_outside(location, name, open_store)
+    refuse_inside_project(location, open_store, also=(key_of(name),))
     there = type(project)(project.name, open_store(location), author=by or project.author)  # not where governance says
     export = _begin(here, there, tables, by, dry_run=dry_run)
     assert here.environment is not None
@@ -143,32 +140,6 @@ def export_environment(
     if not dry_run:
         there.data.put(EXPORT_KEY, replace(export, is_complete=True).to_bytes())
     return ExportReport(name, there.store.uri, dry_run, tuple(table.report for table in planned), export.left_out)
-
-
-def _check_outside(location: Location, environment: str, open_store: Callable[[Location], ObjectStore]) -> None:
-    """Refuse a place inside of a project, whatever name it is called by. Raises `InvalidInput`."""
-    for outer in _around(location):
-        store = open_store(outer)
-        for key in (f"{DATA_FOLDER}/{MANIFEST_KEY}", key_of(environment)):
-            try:
-                store.head(key)
-            except (ObjectNotFound, AccessDenied):  # whoever may write below need not see what is above
-                continue
-            raise InvalidInput(
-                f"{location.bare_uri} lies inside of {outer.bare_uri}, where a project is. Nothing was written. Name "
-                "an empty place that is outside of every project."
-            )
-
-
-def _around(location: Location) -> Iterator[Location]:
-    """The places that a place lies in, the nearest first."""
-    if location.type == "local":
-        path = Path(location.root, location.prefix).resolve()
-        yield from (Location(type="local", root=str(folder)) for folder in path.parents)
-        return
-    folders = location.prefix.split("/")[:-1]
-    for depth in range(len(folders) - 1, -1, -1):
-        yield location.model_copy(update={"prefix": "".join(f"{folder}/" for folder in folders[:depth])})
 
 
 def _begin(here: "Project", there: "Project", selected: Selected, by: str | None, *, dry_run: bool) -> Export:

@@ -196,6 +196,68 @@ def pins(session: Session) -> None:
     )
 
 
+@command("export flights @4 s3://exchange/flights-4", "export monthly head exported --partition 2013-01-01")
+def export(
+    session: Session,
+    table: TableArgument,
+    version: VersionArgument,
+    to: Annotated[str, argument("LOCATION", "An empty place, or that of an export that died.")],
+    partition: Partition = None,
+) -> None:
+    """Copy a version to a place of its own, as a plain Delta table that every reader of Delta opens."""
+    from dagster_versioned.cli.developer import opener, parsed_place
+    from dagster_versioned.tables.version_export import export_version
+
+    subject, where = session.table(table), parsed_place(to)
+    with progress(f"Exporting {subject.name}", quiet=session.quiet) as advance:
+        made = export_version(
+            subject, where, version, partition=partition, open_store=opener(session), progress=advance
+        )
+    files = f"{counted(made.files, 'file')}, {human_size(made.size_bytes)}"
+    needs = f"; readers have to know {', '.join(made.reader_features)}" if made.reader_features else ""
+    session.show(
+        {
+            "table": subject.name,
+            "log_version": made.log_version,
+            "location": made.location,
+            "files": made.files,
+            "size_bytes": made.size_bytes,
+            "reader_features": made.reader_features,
+        },
+        f"{subject.name} @{made.log_version} is at {made.location}: {files}{needs}",
+    )
+
+
+@command("leave flights", "leave flights --retention 'interval 30 days' --why 'the warehouse writes it now' --apply")
+def leave(
+    session: Session,
+    table: TableArgument,
+    retention: Annotated[
+        str | None, option("--retention", "INTERVAL", "How long other programs keep what they remove; else as it is.")
+    ] = None,
+    why: Why = None,
+    apply: Apply = False,
+) -> None:
+    """Leave a table to other programs, which write to it as to any Delta table. A dry run unless --apply is given.
+
+    It takes no more versions; those that there are can be read as before. `adopt` takes it back.
+    """
+    subject = session.table(table)
+    report = subject.leave(retention=retention, dry_run=not apply, why=why)
+    stay = f"the features {', '.join(report.features)}" if report.features else "no feature of the protocol"
+    session.show(
+        {
+            "table": subject.name,
+            "applied": apply,
+            "dropped": report.dropped,
+            "features": report.features,
+            "reader_features": report.reader_features,
+        },
+        f"{subject.name}: {'is' if apply else 'would be'} a Delta table like any other, with {stay} to know about",
+        note=None if apply else "Nothing was changed. Give --apply to leave it.",
+    )
+
+
 @command("adopt flights --message 'rows deleted with deltalake'")
 def adopt(
     session: Session,

@@ -23,6 +23,7 @@ from dagster_versioned.tables.environment.registry import (
     is_production,
 )
 from dagster_versioned.tables.own_files import OwnFiles
+from dagster_versioned.tables.ownership import Ownership
 from dagster_versioned.tables.pins import Pin, change_pins, read_pins
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.rename import rename_project
@@ -33,7 +34,7 @@ from dagster_versioned.tables.table import VersionedTable, open_table
 class Project(ProjectContext):
     """A project's data root and what is in it: the verbs, over what they share (`ProjectContext`)."""
 
-    guards = (PublishedParents, OwnFiles)
+    guards = (Ownership, PublishedParents, OwnFiles)
 
     @classmethod
     def open(

@@ -16,10 +16,13 @@ CONSTRAINT = "delta.constraints."
 TRANSACTIONS_KEPT = timedelta(days=30)
 """How long a table remembers which steps have committed."""
 
+RETENTION = "delta.deletedFileRetentionDuration"
+LOG_RETENTION = "delta.logRetentionDuration"
+
 OWN = {
     "delta.enableInCommitTimestamps": "true",
-    "delta.deletedFileRetentionDuration": "interval 36500 days",
-    "delta.logRetentionDuration": "interval 36500 days",
+    RETENTION: "interval 36500 days",
+    LOG_RETENTION: "interval 36500 days",
     "delta.setTransactionRetentionDuration": f"interval {TRANSACTIONS_KEPT.days} days",
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""

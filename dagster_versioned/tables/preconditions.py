@@ -58,6 +58,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "record": Verb("A record"),
         "vacuum": Verb("Vacuuming"),
         "repair": Verb("Repairing"),
+        "leave": Verb(
+            "Leaving {}", "Leave it in the project itself", cannot_be="left to other programs", strands_drafts=True
+        ),
         "adopt": Verb("Adopting", "Adopt the table in the project itself, then fork it", cannot_be="adopted"),
         "expire": Verb("Expiring", "Drop the environment; what it wrote goes with it", cannot_be="expired"),
         "purge": Verb(

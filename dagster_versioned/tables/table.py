@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.properties import require_values
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
@@ -23,7 +24,7 @@ from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.code_details import code_of, compare_codes
 from dagster_versioned.tables.computations import ForgottenVersions, affected, find, made_by_computations, remember
-from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION, constraints_of
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
@@ -50,6 +51,7 @@ from dagster_versioned.tables.write.belonging import WriteTarget
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
 from dagster_versioned.tables.write.kept import KeptVersion, keep, stand
+from dagster_versioned.tables.write.leave import Departure, LeaveReport, Readmission
 from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, RepartitionPlan, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
@@ -419,14 +421,47 @@ class VersionedTable:
         self._known()
         self.operations.change(draft)
 
+    def leave(
+        self, *, retention: str | None = None, dry_run: bool = True, by: str | None = None, why: str | None = None
+    ) -> LeaveReport:
+        """Leave the table to other programs: it is a Delta table like any other, and takes no more versions.
+
+        Versions are read as before, here and by their numbers. Other programs keep what they remove, and the log, for
+        ``retention``, such as ``"interval 30 days"``; ``None``: as the table says, which is a hundred years unless its
+        properties were set. What they commit is foreign until `adopt` takes the table back. Raises `InvalidInput` for
+        a history of events, a draft that waits, a retention that is none, and one that would not keep what pins, tags
+        and environments need; `TableNotFound`.
+        """
+        self._require("leave", dry_run=dry_run)
+        refuse_dropped(self.name, self._known())
+        if retention is not None:
+            require_values({RETENTION: retention, LOG_RETENTION: retention})
+            if kept := self.operations.collector().protected():
+                raise InvalidInput(
+                    f"Of {self.name}, {next(iter(kept.values()))}, which other programs would not keep for longer than "
+                    f"the {retention!r}. Nothing was changed. Leave it without a retention, or unpin and drop those."
+                )
+        made = Departure(retention, by or self.project.author, why)
+        report = made.report(self._known().snapshot, dry_run=dry_run)
+        if not dry_run:
+            self.operations.collector().settle_all()
+            while self.operations.change(made.draft) is not None:
+                pass
+        return report
+
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
 
         Nobody knows what a foreign program built it from, so the version is an imported one, without parents. Reads
-        every part, to know its SHA-256 and the digest of its rows.
+        every part, to know its SHA-256 and the digest of its rows. A table that was left (`leave`) is taken back first,
+        with what its log said of it then; where nobody changed it since, its versions are current as before.
         """
         began = time.monotonic()
         self._require("adopt")
+        taken = self.operations.change(Readmission(self.store).draft)
+        if taken is not None and taken.history.unadopted is None:
+            newest = max(taken.history.heads.values(), key=lambda version: version.log_version)
+            return WriteResult("none", newest, False, 0, time.monotonic() - began)
         made = Adoption(self.store, self.asset_key, self.project.author, message)
         state = self.operations.change(made.draft)
         if state is None:

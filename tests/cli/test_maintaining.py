@@ -47,6 +47,25 @@ def test_vacuum_is_dry_unless_asked(cli, flights):
     assert not path.exists()
 
 
+def test_leave_is_dry_unless_asked_and_adopt_takes_the_table_back(cli, flights):
+    planned = cli.json("leave", "flights")
+    features = ["domainMetadata", "inCommitTimestamp"]
+    assert planned == {
+        "table": "flights",
+        "applied": False,
+        "dropped": features,
+        "features": [],
+        "reader_features": [],
+    }
+    assert "--apply" in cli("leave", "flights", ok=0).err
+    said = cli("leave", "flights", "--retention", "interval 30 days", "--why", "sold", "--apply", ok=0)
+    assert said.out.strip() == "flights: is a Delta table like any other, with no feature of the protocol to know about"
+    assert cli("revert", "flights", "@0").code == 2
+    assert cli.json("adopt", "flights")["change"] == "none"
+    assert cli("verify", "flights").code == 0
+    assert cli("leave", "flights", "--retention", "soon", "--apply").code == 2
+
+
 def test_expire_is_dry_unless_asked_and_keeps_what_is_pinned(cli, flights, project):
     project.pin("audit", "flights", "@0")
     before = parts(cli)

@@ -49,6 +49,7 @@ TABLE: dict[str, Callable[[VersionedTable], object]] = {
     "record": lambda table: table.record_domain(DomainMetadata("of.somebody", "{}", False)),
     "vacuum": lambda table: table.vacuum(dry_run=False),
     "repair": lambda table: table.repair(),
+    "leave": lambda table: table.leave(dry_run=False),
     "adopt": lambda table: table.adopt(),
     "expire": lambda table: table.expire(keep_last=1, dry_run=False),
     "purge": lambda table: table.purge(["@0"], why="asked", dry_run=False),

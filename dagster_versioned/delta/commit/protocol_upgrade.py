@@ -1,6 +1,6 @@
 """Which protocol a table needs for its properties and its schema. Protocol: *Table Features*."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.features import (
@@ -86,6 +86,14 @@ def protocol_with(protocol: Protocol, properties: Mapping[str, str], schema: Str
     if needed <= had and (reader, writer) == (protocol.min_reader_version, protocol.min_writer_version):
         return protocol
     return _lowest(had | needed, reader_features(protocol), reader, writer)
+
+
+def protocol_without(protocol: Protocol, features: Collection[str]) -> Protocol:
+    """The lowest protocol that has all features of ``protocol`` but these; the given one where it has none of them."""
+    had = reader_features(protocol) | writer_features(protocol)
+    if not had & {*features}:
+        return protocol
+    return _lowest(had - {*features} | legacy_features(2), reader_features(protocol) - {*features}, 1, 2)
 
 
 def require_one_layout(protocol: Protocol, metadata: Metadata) -> None:

@@ -308,10 +308,23 @@ class Transaction:
                 " Nothing was written. `protocol_upgrade.protocol_with` says which protocol has it."
             )
         had = reader_features(read.protocol) | writer_features(read.protocol) if read else frozenset[str]()
-        if had - has:
+        if lost := had - has - self._without_traces(read):
             raise InvalidInput(
-                f"The new protocol lacks {', '.join(sorted(had - has))}, which the table has. Nothing was written."
+                f"The new protocol lacks {', '.join(sorted(lost))}, which the table has. Nothing was written."
             )
+
+    def _without_traces(self, read: Snapshot | None) -> frozenset[str]:
+        """The features that the protocol may lose: nothing in the table is left of them."""
+        if read is None or read.metadata.is_set(_STAMPED):
+            return frozenset()
+        domains = read.domains
+        return frozenset(
+            {
+                "inCommitTimestamp",
+                *(() if domains else ("domainMetadata",)),
+                *(name for domain, name in _SYSTEM_DOMAINS.items() if domain not in domains),
+            }
+        )
 
     def _check_domains(self, protocol: Protocol) -> None:
         domains = [action.domain for action in self.actions if isinstance(action, DomainMetadata)]

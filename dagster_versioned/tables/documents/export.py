@@ -1,16 +1,19 @@
 """The document of an export: which environment's tables are at a place, each as of which commit; FORMAT, "Exports"."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import orjson
 
 from dagster_versioned.delta.actions import Members
-from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
-from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.errors import AccessDenied, IntegrityError, InvalidInput, InvalidName, LogCorrupt, ObjectNotFound
+from dagster_versioned.identity.names import DATA_FOLDER, TableName, table_name
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.documents.tag import TaggedTable, tagged_table
 
 EXPORT_KEY = ".metadata/export.json"
@@ -92,3 +95,31 @@ def read_export(data: ObjectStore) -> Export | None:
             f"{EXPORT_KEY} in {data.uri} cannot be read ({error}). Nothing was changed. Export to an empty place."
         ) from error
     return export
+
+
+def refuse_inside_project(
+    location: Location, open_store: Callable[[Location], ObjectStore], also: Iterable[str] = ()
+) -> None:
+    """Refuse a place inside of a project, by its manifest or one of the keys ``also``. Raises `InvalidInput`."""
+    for outer in _around(location):
+        store = open_store(outer)
+        for key in (f"{DATA_FOLDER}/{MANIFEST_KEY}", *also):
+            try:
+                store.head(key)
+            except (ObjectNotFound, AccessDenied):  # whoever may write below need not see what is above
+                continue
+            raise InvalidInput(
+                f"{location.bare_uri} lies inside of {outer.bare_uri}, where a project is. Nothing was written. Name "
+                "an empty place that is outside of every project."
+            )
+
+
+def _around(location: Location) -> Iterator[Location]:
+    """The places that a place lies in, the nearest first."""
+    if location.type == "local":
+        path = Path(location.root, location.prefix).resolve()
+        yield from (Location(type="local", root=str(folder)) for folder in path.parents)
+        return
+    folders = location.prefix.split("/")[:-1]
+    for depth in range(len(folders) - 1, -1, -1):
+        yield location.model_copy(update={"prefix": "".join(f"{folder}/" for folder in folders[:depth])})

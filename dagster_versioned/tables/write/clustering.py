@@ -53,6 +53,8 @@ def with_clustering_statistics(
     change = next(
         (action for action in actions if isinstance(action, DomainMetadata) and action.domain == DOMAIN), None
     )
+    if change is not None and change.removed:
+        return actions
     domains = {DOMAIN: change.configuration} if change is not None else table.domains if table is not None else {}
     if DOMAIN not in domains:
         return actions

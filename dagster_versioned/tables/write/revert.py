@@ -17,7 +17,7 @@ from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -54,6 +54,8 @@ class Reversion:
         wanted = parts_of(before, partition)
         self._require_parts(wanted)
         current = parts_of(state.snapshot, partition)
+        if partition is not None:  # what another program added belongs to no version of any partition
+            current = (*current, *parts_by_partition(state.snapshot).get(None, ()))
         had, has = {add.identity for add in current}, {add.identity for add in wanted}
         adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
         removes = [add.removed(timestamp) for add in current if add.identity not in has]

@@ -59,6 +59,7 @@ def table_actions(
         ]
     metadata = state.snapshot.metadata
     if not takes_over and metadata.configuration.get(STAMPED) != "true":
+        refuse_left(state)
         raise UnsupportedFeature(
             "This Delta table was created by another program, without in-commit timestamps: it holds no versions yet. "
             "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "
@@ -71,6 +72,20 @@ def table_actions(
     if after != metadata:
         changed.append(after)
     return [*changed, *clustering]
+
+
+def has_left(state: TableState) -> bool:
+    """Whether the table had versions and is now another program's: its log says nothing for this package any more."""
+    return bool(state.history.heads) and state.snapshot.metadata.configuration.get(STAMPED) != "true"
+
+
+def refuse_left(state: TableState) -> None:
+    """Raise `InvalidInput` for a table that was left to other programs."""
+    if has_left(state):
+        raise InvalidInput(
+            "This table was left to other programs (`dagster-versioned leave`), so it takes no versions. Nothing was "
+            "written. Take it back with `dagster-versioned adopt`, or write under another asset key."
+        )
 
 
 def version_domain_key(partition: str | None) -> str:
