@@ -10,6 +10,7 @@ from dagster_versioned.engines.comparison import ColumnStatistics, measured_colu
 from dagster_versioned.engines.dispatch import EngineName, can_start_spark, comparable_type, compare
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.diff import VersionDiff
 from dagster_versioned.tables.history import Version
 
@@ -112,7 +113,9 @@ def _compared(
     as_type = comparable_type(reading.engine_for(size))
     old, new = (table.files(end, partition=partition, columns=None if key else measured) for end in ends)
     comparison = compare(table.read_files(old, as_type), table.read_files(new, as_type), key)
-    return replace(difference, rows=comparison.rows, statistics=comparison.columns)
+    personal = personal_columns(table.state.snapshot.metadata.configuration)
+    statistics = {name: sides for name, sides in comparison.columns.items() if name not in personal}
+    return replace(difference, rows=comparison.rows, statistics=statistics)
 
 
 def _nulls(before: Version, after: Version) -> dict[str, tuple[int, int]]:

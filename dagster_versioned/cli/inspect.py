@@ -381,19 +381,22 @@ def _version_of(parent: dict[str, Any]) -> str | None:
 
 def _row_differences(table: "VersionedTable", before: str | None, after: str | None, key: list[str]) -> dict[str, Any]:
     from dagster_versioned.cli.rows import plain_rows
+    from dagster_versioned.engines.comparison import without_values
+    from dagster_versioned.tables.configuration import personal_columns
 
     found = table.diff_rows(before, after, key=key)
-    pairs = zip(
-        plain_rows(found.changed_before.slice(0, EXAMPLES)),
-        plain_rows(found.changed_after.slice(0, EXAMPLES)),
-        strict=True,
-    )
+    personal = personal_columns(table.state.snapshot.metadata.configuration)
+
+    def shown(rows: "pa.Table") -> list[dict[str, Any]]:
+        return [without_values(row, personal) for row in plain_rows(rows.slice(0, EXAMPLES))]
+
+    pairs = zip(shown(found.changed_before), shown(found.changed_after), strict=True)
     return {
         "key": key,
         **found.counts(),
         "examples": {
-            "added": plain_rows(found.added.slice(0, EXAMPLES)),
-            "removed": plain_rows(found.removed.slice(0, EXAMPLES)),
+            "added": shown(found.added),
+            "removed": shown(found.removed),
             "changed": [{"before": old, "after": new} for old, new in pairs],
         },
     }

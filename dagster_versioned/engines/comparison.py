@@ -4,7 +4,7 @@ Rows of one key are one row before and after; null equals null, NaN equals NaN, 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
@@ -19,6 +19,9 @@ FrameT = TypeVar("FrameT")
 
 EXAMPLES = 5
 """How many keys an error shows."""
+
+HIDDEN = "•••"
+"""What stands where a value is personal."""
 
 BadKeys = tuple[int, int, Callable[[], Sequence[Mapping[str, Any]]]]
 """How many rows have a null in the key, how many keys have several rows, and some of both."""
@@ -177,18 +180,28 @@ def compared_columns(before: StructType, after: StructType, key: Sequence[str]) 
 
 
 def refuse_bad_keys(
-    named: str, key: Sequence[str], rows: str, bad: BadKeys, nothing: str = "Nothing was compared."
+    named: str,
+    key: Sequence[str],
+    rows: str,
+    bad: BadKeys,
+    nothing: str = "Nothing was compared.",
+    personal: Collection[str] = (),
 ) -> None:
-    """Raise `InvalidInput` for keys that do not identify ``rows``."""
+    """Raise `InvalidInput` for keys that do not identify ``rows``; it shows no values of ``personal`` columns."""
     nulls, repeated, examples = bad
     if nulls or repeated:
         raise InvalidInput(
             f"The {named} {list(key)} does not identify the rows of {rows}: {nulls} rows have a null in it, and "
-            f"{repeated} keys have more than one row, for example {as_examples(examples())}. {nothing} Add columns to "
-            "the key, or drop these rows."
+            f"{repeated} keys have more than one row, for example {as_examples(examples(), personal)}. {nothing} "
+            "Add columns to the key, or drop these rows."
         )
 
 
-def as_examples(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_examples(rows: Sequence[Mapping[str, Any]], personal: Collection[str] = ()) -> str:
     """Keys as an error shows them."""
-    return ", ".join(str(dict(row)) for row in rows[:EXAMPLES])
+    return ", ".join(str(without_values(row, personal)) for row in rows[:EXAMPLES])
+
+
+def without_values(row: Mapping[str, Any], personal: Collection[str]) -> dict[str, Any]:
+    """A row as it is shown, without what is in personal columns."""
+    return {name: HIDDEN if name in personal and value is not None else value for name, value in row.items()}

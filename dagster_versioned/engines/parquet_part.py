@@ -10,9 +10,10 @@ import errno
 import hashlib
 import io
 import os
+import secrets
 import sys
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,18 +40,26 @@ STREAM_BYTES = 4 * MEBIBYTE
 
 PARTITION_ENTRY = "dagster_versioned.partition"
 ORDINAL_ENTRY = "dagster_versioned.ordinal"
+SALT_ENTRY = "dagster_versioned.salt"
 
 
 class PartEncoder:
     """Rows to the bytes of one part, row group by row group; they go to ``sink``, which has no other writer."""
 
-    def __init__(self, sink: io.RawIOBase, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        sink: io.RawIOBase,
+        schema: pa.Schema,
+        compression: str,
+        entries: Mapping[str, str],
+        personal: Sequence[str] = (),
+    ) -> None:
         self.nan_columns = set[str]()
         """Those of the rows so far, as `nan_columns` has them."""
         self._sink = _HeldSink(sink)
         # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
         self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
-        self._writer = _open_writer(self._stream, schema, compression, entries)
+        self._writer = _open_writer(self._stream, schema, compression, entries, personal)
 
     def write(self, rows: pa.Table) -> None:
         """Write rows in one chunk, all of them, as one row group."""
@@ -88,7 +97,9 @@ class _HeldSink(io.RawIOBase):
         return len(data)
 
 
-def _open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> pq.ParquetWriter:
+def _open_writer(
+    sink: Any, schema: pa.Schema, compression: str, entries: Mapping[str, str], personal: Sequence[str]
+) -> pq.ParquetWriter:
     """The writer of a part, of rows in these types; every setting that its bytes depend on is here."""
     later = hasattr(pq.ParquetWriter, "add_key_value_metadata")  # which pyarrow 14 and 15 have not
     writer = pq.ParquetWriter(
@@ -101,7 +112,7 @@ def _open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mappin
         use_dictionary=True,
         dictionary_pagesize_limit=MEBIBYTE,
         compression=cast("Any", compression),
-        write_statistics=True,
+        write_statistics=cast("Any", _with_statistics(schema, personal) if personal else True),
         write_page_index=True,
         use_compliant_nested_type=True,
         store_schema=False,
@@ -111,10 +122,29 @@ def _open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mappin
     return writer
 
 
-def part_entries(ordinal: int, partition: str | None) -> dict[str, str]:
-    """What the footer of a part says of its place."""
+def _with_statistics(schema: pa.Schema, personal: Sequence[str]) -> list[str]:
+    """The dotted paths, as a file has them, of the columns that are not personal."""
+    pending = [(field.name, field.type) for field in cast("Any", schema) if field.name not in personal]
+    found: list[str] = []
+    while pending:
+        path, kind = pending.pop()
+        if pa.types.is_struct(kind):
+            pending += [(f"{path}.{kind.field(i).name}", kind.field(i).type) for i in range(kind.num_fields)]
+        elif pa.types.is_list(kind):
+            pending.append((f"{path}.list.element", kind.value_type))
+        elif pa.types.is_map(kind):
+            pending += [(f"{path}.key_value.key", kind.key_type), (f"{path}.key_value.value", kind.item_type)]
+        else:
+            found.append(path)
+    return found
+
+
+def part_entries(ordinal: int, partition: str | None, *, salted: bool = False) -> dict[str, str]:
+    """What the footer of a part says of its place; ``salted`` with random bytes, so that nobody can make it again."""
     entries = {ORDINAL_ENTRY: str(ordinal)}
-    return entries if partition is None else entries | {PARTITION_ENTRY: partition}
+    if partition is not None:
+        entries[PARTITION_ENTRY] = partition
+    return entries | ({SALT_ENTRY: secrets.token_hex(16)} if salted else {})
 
 
 class PartWriter:
@@ -220,12 +250,15 @@ class PartWriter:
             self._sink = _Spool(
                 self._directory, self._options.tuning.in_memory_bytes - self._in_memory, self._make_parents
             )
-            self._encoder = PartEncoder(self._sink, self.schema, self._options.compression, self._entries())
+            options = self._options
+            self._encoder = PartEncoder(self._sink, self.schema, options.compression, self._entries(), options.personal)
         return self._encoder, self._sink
 
     def _entries(self) -> dict[str, str]:
         """What a part says of itself."""
-        return part_entries(self._ordinal, self._options.partition) if self._has_entries else {}
+        if not self._has_entries:
+            return {}
+        return part_entries(self._ordinal, self._options.partition, salted=bool(self._options.personal))
 
     def _end_part(self) -> None:
         encoder, sink = self._open_part()

@@ -92,8 +92,9 @@ class WriteOptions:
     bytes. ``partition_columns`` are those by whose values rows are grouped: each combination has parts of its own,
     each time numbered from ``first_ordinal``. Rows without an order are sorted by ``cluster_by``, so that each part has
     few values of these. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
-    as encoded. ``deletion_vectors`` says that rows may be taken out of a file without writing it anew, ``change_feed``
-    that a merge is to be able to tell what it changed. Raises `InvalidInput`.
+    as encoded. ``personal`` are columns of which files have no bounds. ``deletion_vectors`` says that rows may be taken
+    out of a file without writing it anew, ``change_feed`` that a merge is to be able to tell what it changed. Raises
+    `InvalidInput`.
     """
 
     row_order: RowOrder | None = None
@@ -107,6 +108,7 @@ class WriteOptions:
     partition_columns: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     compression: str = "zstd"
+    personal: tuple[str, ...] = ()
     allow_empty: bool = False
     first_ordinal: int = 0
     deletion_vectors: bool = False

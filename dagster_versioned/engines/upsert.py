@@ -34,7 +34,7 @@ class RowMatch:
     With ``on``, also all others that agree in these columns with a row of the frame, or of ``gone``: a pinned frame of
     the same engine that has them in the table's types. ``named`` is what errors call the key. ``rewrite`` says that the
     table's files do not hold the types of the scan, so that none stays as it is. ``given`` is what the frame says, if
-    somebody knows.
+    somebody knows. ``personal`` are columns whose values no error shows.
     """
 
     key: tuple[str, ...]
@@ -43,6 +43,7 @@ class RowMatch:
     gone: Any = None
     rewrite: bool = False
     given: RowsSummary | None = None
+    personal: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def require_key(schema: StructType, key: Sequence[str], named: str = "merge_key"
 
 def refuse_bad_rows(matching: RowMatch, bad: BadKeys) -> None:
     """Raise `InvalidInput` if the key does not identify the rows of the frame."""
-    refuse_bad_keys(matching.named, matching.key, "the frame", bad, "Nothing was written.")
+    refuse_bad_keys(matching.named, matching.key, "the frame", bad, "Nothing was written.", matching.personal)
 
 
 def refuse_repeated_in_table(
@@ -159,8 +160,8 @@ def refuse_repeated_in_table(
     if repeated:
         raise InvalidInput(
             f"The {matching.named} {list(matching.key)} does not identify the rows of the table: {repeated} keys of "
-            f"the frame have more than one row there, for example {as_examples(examples())}. Nothing was written. Add "
-            "columns to the key, or replace the table once with rows that the key identifies."
+            f"the frame have more than one row there, for example {as_examples(examples(), matching.personal)}. "
+            "Nothing was written. Add columns to the key, or replace the table once with rows that the key identifies."
         )
 
 

@@ -149,7 +149,15 @@ class _Update(Addition):
     def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> RowMatch:
         retyped = known is not None and known.fields != schema.fields[: len(known.fields)]
         update = self._update
-        return RowMatch(update.ids, "ids", update.on, update.gone, rewrite=retyped or update.rewrite, given=given)
+        return RowMatch(
+            update.ids,
+            "ids",
+            update.on,
+            update.gone,
+            rewrite=retyped or update.rewrite,
+            given=given,
+            personal=self._options.personal_columns or (),
+        )
 
 
 def _require_set(options: TableOptions) -> None:

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.delta.schema.types import parse_schema, sql_text
+from dagster_versioned.engines.comparison import HIDDEN
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.environment import ENVIRONMENT_KEY
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
@@ -228,7 +230,12 @@ def _preview(table: VersionedTable, version: Version, rows: int) -> str | None:
     reader: pa.RecordBatchReader = table.read_files(
         replace(files, scan=replace(files.scan, files=first)), pa.RecordBatchReader
     )
-    return markdown(reader.read_next_batch().slice(0, rows), version.identity.nrow)
+    batch = reader.read_next_batch().slice(0, rows)
+    hidden = pa.array([HIDDEN] * batch.num_rows)
+    for name in personal_columns(state.snapshot.metadata.configuration):
+        if name in batch.schema.names:
+            batch = batch.set_column(batch.schema.get_field_index(name), name, hidden)
+    return markdown(batch, version.identity.nrow)
 
 
 def _cell(text: str, characters: int) -> str:

@@ -76,6 +76,7 @@ def park(
         [entry for entry in unpublished if entry.parent.source != table.project.name or entry.parent.environment],
     )
     began = table.operations.check_name_is_free()
+    options = table.with_personal_columns(options)
     with staging_folder(table.store) as staging, ExitStack() as pinned:
         parking = _DraftBuilder(table, staging, pinned, options, run, partitioning, began)
         to_park = parking.replacing if options.mode == "replace" else parking.adding

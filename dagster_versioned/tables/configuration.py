@@ -1,11 +1,12 @@
 """What a table says of itself beside its schema: properties, and constraints that its rows satisfy."""
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dagster_versioned.delta.properties import CHANGE_FEED, require_values
-from dagster_versioned.errors import UnsupportedFeature
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 if TYPE_CHECKING:
     from dagster_versioned.delta.actions import Metadata
@@ -26,6 +27,14 @@ OWN = {
     "delta.setTransactionRetentionDuration": f"interval {TRANSACTIONS_KEPT.days} days",
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
+
+PERSONAL = "dagster_versioned.personalColumns"
+"""The property that names the columns of which nothing is to be found beside their values: a JSON list."""
+
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_INDEXED = "delta.dataSkippingNumIndexedCols"
+TAKEN_BY_PERSONAL = frozenset({_STATISTICS, _INDEXED})
+"""The properties that follow from which columns are personal."""
 
 APPEND_ONLY = "delta.appendOnly"
 DELETION_VECTORS = "delta.enableDeletionVectors"
@@ -89,18 +98,56 @@ def refuse_features(features: Collection[str]) -> None:
 
 
 def configuration(
-    known: "Metadata | None", properties: Mapping[str, str], constraints: Mapping[str, str] | None
+    known: "Metadata | None",
+    properties: Mapping[str, str],
+    constraints: Mapping[str, str] | None,
+    personal: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """The table's properties once these are set; constraints of ``None`` are those that the table has.
+    """The table's properties once these are set; constraints and personal columns of ``None`` are those that it has.
 
     Raises `InvalidInput` for a value that means nothing.
     """
     require_values(properties)
     merged = {**OWN, **(known.configuration if known is not None else {}), **properties}
+    if personal is not None:
+        merged = _without(merged, (PERSONAL,)) | ({PERSONAL: json.dumps(list(personal))} if personal else {})
+        if not personal and known is not None and PERSONAL in known.configuration:
+            merged = _without(merged, TAKEN_BY_PERSONAL - properties.keys())
     if constraints is None:
         return merged
     kept = {key: value for key, value in merged.items() if not key.startswith(CONSTRAINT)}
     return kept | {f"{CONSTRAINT}{name}": sql for name, sql in constraints.items()}
+
+
+def personal_columns(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of which nothing is to be found beside their values."""
+    try:
+        names: object = json.loads(properties.get(PERSONAL, "[]"))
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[object]", names)):
+        raise LogCorrupt(
+            f"The table's property {PERSONAL} is {properties[PERSONAL]!r:.100}, which is no JSON list of columns. "
+            "Nothing was written. Correct it by the program that set it."
+        )
+    return tuple(cast("list[str]", names))
+
+
+def with_statistics_of(properties: Mapping[str, str], columns: Iterable[str]) -> dict[str, str]:
+    """The properties of a table with these columns, so that other programs take no statistics of personal ones.
+
+    Protocol: *Delta's* ``dataSkippingStatsColumns`` is a list of those that have some.
+    """
+    if not (personal := personal_columns(properties)):
+        return dict(properties)
+    others = ["`" + name.replace("`", "``") + "`" for name in columns if name not in personal]
+    kept = _without(properties, TAKEN_BY_PERSONAL)
+    return kept | ({_STATISTICS: ",".join(others)} if others else {_INDEXED: "0"})
+
+
+def _without(properties: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+    left = set(keys)
+    return {key: value for key, value in properties.items() if key not in left}
 
 
 def is_set(properties: Mapping[str, str], key: str) -> bool:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import RowOrder
-from dagster_versioned.tables.configuration import SETTABLE, why_not_settable
+from dagster_versioned.tables.configuration import SETTABLE, TAKEN_BY_PERSONAL, why_not_settable
 from dagster_versioned.tables.event_history import EventHistory
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class TableOptions(BaseModel):
     A write with a row for which one is false or null is refused. ``None`` leaves those that the table has, ``{}`` takes
     them away.
     """
+    personal_columns: tuple[str, ...] | None = None
+    """Columns of which nothing is to be found beside their values: no bounds in files, log or documents.
+
+    No file of such a table tells by its name what is in it. ``None`` leaves those that the table has, ``()`` none.
+    """
     properties: Mapping[str, str] = Field(default_factory=dict)
     """Table properties to set, for other programs: `configuration.SETTABLE`, and any without the prefix ``delta.``."""
     publish: Literal["at_once", "after_checks"] | None = None
@@ -98,6 +103,7 @@ class TableOptions(BaseModel):
                 "partition_columns",
                 "cluster_by",
                 "constraints",
+                "personal_columns",
             ):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
@@ -110,7 +116,16 @@ class TableOptions(BaseModel):
                 raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
         return self
 
-    @field_validator("merge_key", "partition_columns", "cluster_by")
+    @model_validator(mode="after")
+    def _hides_personal_columns(self) -> Self:
+        personal = self.personal_columns or ()
+        if shown := [name for name in personal if name in {*self.partition_columns, *(self.cluster_by or ())}]:
+            raise ValueError(f"files and logs tell values of {shown[0]!r}, so it is no personal column")
+        if personal and self.properties.keys() & TAKEN_BY_PERSONAL:
+            raise ValueError("which columns have statistics follows from personal_columns: leave that property out")
+        return self
+
+    @field_validator("merge_key", "partition_columns", "cluster_by", "personal_columns")
     @classmethod
     def _each_once(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if len(set(columns or ())) < len(columns or ()):
@@ -172,5 +187,6 @@ class TableOptions(BaseModel):
             target_part_bytes=self.target_part_bytes,
             row_group_bytes=self.row_group_bytes,
             compression=self.compression,
+            personal=self.personal_columns or (),
             allow_empty=self.allow_empty,
         )

@@ -24,7 +24,7 @@ from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.code_details import code_of, compare_codes
 from dagster_versioned.tables.computations import ForgottenVersions, affected, find, made_by_computations, remember
-from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION, constraints_of
+from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION, constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
@@ -197,6 +197,7 @@ class VersionedTable:
                 "with EventTable(table, options.history).write(frame)."
             )
         began = self.operations.check_name_is_free()
+        options = self.with_personal_columns(options)
         kept = [frame for frame in frames.values() if isinstance(frame, KeptVersion)]
         if kept and len(kept) == len(frames):
             described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
@@ -815,6 +816,14 @@ class VersionedTable:
         if state is None or not constraints_of(state.snapshot.metadata.configuration):
             return {}  # as of a moment ago; the draft looks again
         return constraints_of(self._known().snapshot.metadata.configuration)
+
+    def with_personal_columns(self, options: TableOptions) -> TableOptions:
+        """The options with the personal columns that the table has, where they name none."""
+        state = self.operations.cache.known
+        if options.personal_columns is not None or state is None:
+            return options  # as of a moment ago; the draft looks again
+        personal = personal_columns(state.snapshot.metadata.configuration)
+        return options.model_copy(update={"personal_columns": personal}) if personal else options
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)

@@ -19,6 +19,7 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import InvalidInput, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
@@ -108,7 +109,12 @@ def part(
         {key: pa.concat_tables(each) for key, each in pieces.items()},
         {key: _described(versions) for key, versions in sources.items()},
         sources,
-        TableOptions(row_order=order, partition_columns=columns, allow_empty=True),
+        TableOptions(
+            row_order=order,
+            partition_columns=columns,
+            personal_columns=personal_columns(state.snapshot.metadata.configuration) or None,
+            allow_empty=True,
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
-from dagster_versioned.tables.configuration import OWN, configuration
+from dagster_versioned.tables.configuration import OWN, configuration, with_statistics_of
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
@@ -47,6 +47,7 @@ def table_actions(
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
     if takes_over:
         properties = {**properties, **OWN}
+    properties = with_statistics_of(properties, schema.names)
     clustering = clustering_actions(state.snapshot if state else None, schema, cluster_by)
     asked = {f"{ASKED}clustering": "supported"} if clustering else {}
     needed = protocol_with(OWN_PROTOCOL, {**properties, **asked}, schema)

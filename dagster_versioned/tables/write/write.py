@@ -25,7 +25,7 @@ from dagster_versioned.identity.version import (
 )
 from dagster_versioned.tables.code_details import is_made_by
 from dagster_versioned.tables.computations import contradiction, contradicts
-from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
+from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set, personal_columns
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
@@ -44,6 +44,7 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import WriteTarget, record_after
+from dagster_versioned.tables.write.clustering import clustering_of
 from dagster_versioned.tables.write.column_rules import require_values, with_column_rules
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_collected
 from dagster_versioned.tables.write.constraints import require_rows
@@ -168,6 +169,7 @@ class TableWrite:
         changes = self._changes(changing, properties)
         staying = _staying(state, changing, ended)
         schema = _schema_after(state, changing, staying=staying)
+        self._require_personal(state, schema)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return CommitDraft(
             operation=self.operation,
@@ -300,7 +302,13 @@ class TableWrite:
         Raises `InvalidInput` where they do not, and `CommitConflict` where others were added meanwhile.
         """
         known = state.snapshot.metadata if state else None
-        properties = configuration(known, self.options.properties, self.options.constraints)
+        personal = self.options.personal_columns
+        properties = configuration(known, self.options.properties, self.options.constraints, personal)
+        if self.operation == "WRITE" and not set(personal_columns(properties)) <= set(personal or ()):
+            raise CommitConflict(
+                f"The table got the personal columns {list(personal_columns(properties))} while it was written, of "
+                "which the files that were made tell. Nothing was written. Try again."
+            )
         if is_set(properties, CHANGE_FEED):
             staying = _staying(state, changing, DroppedHeads())
             _require_feed_columns(_merged_schema(state, changing, staying=staying).names)
@@ -314,6 +322,22 @@ class TableWrite:
         if state is not None and (new := dict(constraints.items() - had.items())):
             self._require_rows(state, changing, new)
         return properties
+
+    def _require_personal(self, state: TableState | None, schema: StructType) -> None:
+        """Raise `InvalidInput` where a personal column is none, or the log tells its values."""
+        personal = self.options.personal_columns or ()
+        known = personal_columns(state.snapshot.metadata.configuration) if state else ()
+        if strange := sorted({*personal} - {*known, *schema.names}):
+            raise InvalidInput(
+                f"The table has no column {strange[0]!r}, which is to be personal. Nothing was written. It has: "
+                f"{', '.join(map(repr, schema.names))}."
+            )
+        clustered = {path[0] for path in clustering_of(state.snapshot)} if state and not self.options.cluster_by else ()
+        if shown := sorted({*personal} & {*clustered}):
+            raise InvalidInput(
+                f"The table is clustered by {shown[0]!r}, so its log tells the least and the greatest of its values. "
+                "Nothing was written. Give the table other columns, or none, with TableOptions(cluster_by=…)."
+            )
 
     def _require_rows(self, state: TableState, changing: Sequence[WritePlan], constraints: Mapping[str, str]) -> None:
         """Raise `InvalidInput` where rows that stay in the table do not satisfy constraints that are new."""
