@@ -93,17 +93,6 @@ def merge_event(history: EventHistory) -> MergeStrategy:
             return MergeStrategyChangelogStream(key)
 
 
-def columns_of(chain: ChainState) -> EventColumns:
-    """What the columns are called that every event has."""
-    vocab, usual = chain.vocab, EventColumns()
-    return EventColumns(
-        vocab.offset_column or usual.offset,
-        vocab.operation_type_column or usual.operation_type,
-        vocab.system_time_column or usual.system_time,
-        vocab.event_time_column or usual.event_time,
-    )
-
-
 def key_of(chain: ChainState) -> tuple[str, ...]:
     """The columns that identify a row, as the chain's source says; none where every row is on its own."""
     polled = [chain.polling_source] if chain.polling_source is not None else []

@@ -40,7 +40,6 @@ from dagster_versioned.odf.event_blocks import (
     HistoryState,
     add_data,
     chain_entry,
-    columns_of,
     given_watermark,
     key_of,
     merge_event,
@@ -234,7 +233,7 @@ class EventTable:
             return HistoryState(None, state, now, None)
         # Later than any before, so that a time always means a state between two commits.
         now = max(now, _next_millisecond(chain.system_time.to_datetime()))
-        return HistoryState(chain, state, now, EventSchema.parse(state.snapshot.schema, columns_of(chain)))
+        return HistoryState(chain, state, now, EventSchema.parse(state.snapshot.schema, chain.columns))
 
     def append(
         self,
@@ -298,7 +297,7 @@ class EventTable:
 
     def check_columns(self, ground: HistoryState, columns: EventColumns) -> None:
         """Raise `InvalidInput` where the chain has other names for the columns that events are given."""
-        known = columns if ground.chain is None else columns_of(ground.chain)
+        known = columns if ground.chain is None else ground.chain.columns
         if known != columns:
             raise InvalidInput(
                 f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
@@ -341,7 +340,7 @@ class EventTable:
         files = self.table.files(version)
         frame_type = as_type or pa.Table
         chain = self.chain
-        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        schema = EventSchema.parse(files.scan.schema, chain.columns)
         bounds = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
         until = {name: moment for name, given in bounds.items() if (moment := _moment(given, "The time")) is not None}
         key = schema.positions(key_of(chain), "The primary key")
@@ -362,7 +361,7 @@ class EventTable:
         bounds = [self._last_offset(chain, after), self._last_offset(chain, until if until is not None else chain.head)]
         frame_type = as_type or pa.Table
         files = self.table.files()
-        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        schema = EventSchema.parse(files.scan.schema, chain.columns)
         files = _only(files, schema.columns.offset, after=bounds[0], until=bounds[1])
         return self._rows(
             self.table.read_files(files, _native(frame_type)),

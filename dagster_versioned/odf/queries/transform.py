@@ -25,7 +25,6 @@ from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
-    AddData,
     DatasetKind,
     DataSlice,
     ExecuteTransform,
@@ -39,7 +38,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import columns_of, key_of, vocabulary
+from dagster_versioned.odf.event_blocks import key_of, vocabulary
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
@@ -104,7 +103,7 @@ class InputAt:
 
     def history(self, session: "SparkSession", since: int | None) -> InputHistory:
         """What a query sees of it."""
-        columns = columns_of(self.state)
+        columns = self.state.columns
         last = -1 if self.state.last_offset is None else self.state.last_offset
         events = self.events(session)
         return InputHistory(events.where(events[columns.offset] <= last), columns, key_of(self.state), since)
@@ -312,7 +311,7 @@ class QueryRun:
     @property
     def columns(self) -> EventColumns:
         """What the columns are called that the dataset's events are given."""
-        return columns_of(self.own) if self.own is not None else self.named or EventColumns()
+        return self.own.columns if self.own is not None else self.named or EventColumns()
 
     @cached_property
     def compares(self) -> bool:
@@ -477,15 +476,14 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
     for link in iterate_blocks(dataset, state.head):
         if link.name == known:
             break
-        event = link.block.event
-        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-            later.append(event.new_data)
+        if link.block.new_data is not None:
+            later.append(link.block.new_data)
     else:
         slices = ()
     slices = (*slices, *reversed(later))
     known_slices[state.seed.dataset_id] = (state.head, slices)
     files = tuple(ScanFile(f"{SLICES}{slice_.physical_hash}", slice_.size) for slice_ in slices)
-    return Scan(dataset.store, table_columns(arrow, columns_of(state)), files)
+    return Scan(dataset.store, table_columns(arrow, state.columns), files)
 
 
 def _slices(dataset: RemoteDataset, state: ChainState, session: "SparkSession") -> "DataFrame":

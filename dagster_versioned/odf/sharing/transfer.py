@@ -30,7 +30,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
-from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
+from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
 from dagster_versioned.odf.event_sql import EventSchema
@@ -252,15 +252,11 @@ def _groups(steps: Sequence[Step]) -> Generator[list[Step]]:
     group: list[Step] = []
     for step in steps:
         group.append(step)
-        if _data_of(step[0]) is not None:
+        if step[0].new_data is not None:
             yield group
             group = []
     if group:
         yield group
-
-
-def _data_of(block: Block) -> DataSlice | None:
-    return block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
 
 
 def _published(remote: RemoteDataset) -> tuple[Multihash, HeadSignature | None]:
@@ -424,8 +420,8 @@ class StagedPull:
                 f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
             )
         schema = _table_schema(columns, state)
-        data = _data_of(block)
-        file = None if data is None else self._read(data, schema, columns, _columns(state), times)
+        data = block.new_data
+        file = None if data is None else self._read(data, schema, columns, state.columns, times)
         before = group[0][0].prev_block_hash
         return EventSlice(
             base=None if before is None else str(before),
@@ -467,12 +463,12 @@ def check_slices(table: VersionedTable, own: RemoteDataset, at: Multihash | None
     state = state_at(own, at) if new and at is not None else None
     times = _times_until(table, own, state)
     for block, then in steps_of(new, lambda name: own.block(name)[1], state):
-        columns, data = then.arrow_schema(), _data_of(block)
+        columns, data = then.arrow_schema(), block.new_data
         if columns is not None and data is not None:
             key, schema = f"{SLICES}{data.physical_hash}", _table_schema(columns, then)
             try:
                 with _local(own.store, key) as path:
-                    pulled_slice(path, key, data, schema, columns, _columns(then), times)
+                    pulled_slice(path, key, data, schema, columns, then.columns, times)
             except (ObjectNotFound, FileNotFoundError):
                 continue  # the copy may have it
             except IntegrityError as error:
@@ -487,12 +483,12 @@ def _times_until(table: VersionedTable, copy: RemoteDataset, state: ChainState |
 
 def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) -> int | None:
     """A system time, in microseconds, that the last record of a copy has or exceeds, as the log's statistics say."""
-    slices = (data for link in iterate_blocks(copy, state.head) if (data := _data_of(link.block)) is not None)
+    slices = (data for link in iterate_blocks(copy, state.head) if (data := link.block.new_data) is not None)
     if (last := next(slices, None)) is None:
         return None
     add = next((add for add in table.state.snapshot.adds() if add.key == f"{SLICES}{last.physical_hash}"), None)
     bounds: dict[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {}) if add is not None else {}
-    text = bounds.get(_columns(state).system_time)
+    text = bounds.get(state.columns.system_time)
     if text is None:
         return None
     # An upper bound is rounded up to a millisecond.
@@ -501,7 +497,7 @@ def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) 
 
 def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
     """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
-    given = _columns(state)
+    given = state.columns
     try:
         schema = table_columns(columns, given)
         EventSchema.parse(schema, given)
@@ -522,12 +518,6 @@ def free_bytes(store: ObjectStore) -> int | None:
     if path is None:
         return None
     return shutil.disk_usage(next(folder for folder in path.parents if folder.exists())).free
-
-
-def _columns(state: ChainState) -> EventColumns:
-    vocab = state.vocab
-    names = vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, vocab.event_time_column
-    return EventColumns(*(name for name in names if name))
 
 
 @contextmanager
