@@ -4,8 +4,9 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Schema Evolution").
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
+from dagster_versioned.tables.event_history import MergeStrategy as Merge
 from dagster_versioned.tables.state import TableState
 
 
@@ -78,19 +80,26 @@ class HistoryState:
         return None if known is None else known.to_datetime()
 
 
+_EVENT_OF: Final[dict[type[Merge], type[MergeStrategy]]] = {
+    AppendMerge: MergeStrategyAppend,
+    LedgerMerge: MergeStrategyLedger,
+    SnapshotMerge: MergeStrategySnapshot,
+    UpsertMerge: MergeStrategyUpsertStream,
+    ChangelogMerge: MergeStrategyChangelogStream,
+}
+"""By how rows become events: what a block says of it, with the same members."""
+
+
 def merge_event(history: EventHistory) -> MergeStrategy:
     """How rows become events, as a block says it."""
-    match history.merge:
-        case AppendMerge():
-            return MergeStrategyAppend()
-        case LedgerMerge(primary_key=key):
-            return MergeStrategyLedger(key)
-        case SnapshotMerge(primary_key=key, compare_columns=compared):
-            return MergeStrategySnapshot(key, compared)
-        case UpsertMerge(primary_key=key):
-            return MergeStrategyUpsertStream(key)
-        case ChangelogMerge(primary_key=key):
-            return MergeStrategyChangelogStream(key)
+    event = _EVENT_OF[type(history.merge)]
+    return event(**{member.name: getattr(history.merge, member.name) for member in fields(event)})
+
+
+def merge_strategy(event: MergeStrategy) -> Merge:
+    """How rows become events, as a block says it. Raises `ValidationError` for columns that are none."""
+    merge = next(merge for merge, said in _EVENT_OF.items() if said is type(event))
+    return merge(**{member.name: getattr(event, member.name) for member in fields(event)})
 
 
 def key_of(chain: ChainState) -> tuple[str, ...]:
