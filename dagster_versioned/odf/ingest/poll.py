@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal, Unpack
 
 from pydantic import ValidationError
 
@@ -30,6 +30,7 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.event_blocks import merge_strategy
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.ingest.fetch import (
     SOURCE_NAME,
@@ -80,7 +81,9 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
         ) from None
 
 
-def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[IngestedFile]:
+def poll(
+    events: EventTable, source: SetPollingSource, polling: Polling, **described: Unpack[WriteDescription]
+) -> Iterator[IngestedFile]:
     """Add what is new in a source to a table, file by file; each is committed before the next is read.
 
     ``described`` is passed on to `EventTable.write`. Raises what fetching, reading and writing do; what was

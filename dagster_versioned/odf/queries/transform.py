@@ -6,13 +6,11 @@ Transformations", "Query Evolution", "Dataset Validation").
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Unpack
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
@@ -20,8 +18,6 @@ from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.session import default_session, frame_type, running
 from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, UnsupportedFeature
-from dagster_versioned.identity.version import Run
-from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
@@ -39,6 +35,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
 from dagster_versioned.odf.event_blocks import key_of, vocabulary
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
@@ -50,11 +47,9 @@ from dagster_versioned.odf.transform_query import InputHistory, QueryKind, Query
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
-from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
@@ -125,9 +120,17 @@ class Derivation:
     query: TransformQuery
     inputs: Mapping[str, InputAt]
 
-    def write(self, table: VersionedTable, *, key: SigningKey | None = None, **described: Any) -> DerivationReport:
+    def write(
+        self,
+        table: VersionedTable,
+        *,
+        key: SigningKey | None = None,
+        columns: EventColumns | None = None,
+        **described: Unpack[WriteDescription],
+    ) -> DerivationReport:
         """Do it in the active session of Spark, and append what comes of it to a table, as `derive` says."""
-        return derive(EventTable(table, key=key), self.query, self.inputs, default_session(), **described)
+        output = EventTable(table, key=key)
+        return derive(output, self.query, self.inputs, default_session(), columns=columns, **described)
 
 
 def derive(
@@ -136,13 +139,8 @@ def derive(
     inputs: Mapping[str, InputAt],
     session: "SparkSession",
     *,
-    asset_key: Sequence[str] | None = None,
-    parents: Sequence[Upstream] = (),
-    code_version: str | None = None,
-    message: str | None = None,
-    options: TableOptions | None = None,
-    run: Run | None = None,
     columns: EventColumns | None = None,
+    **described: Unpack[WriteDescription],
 ) -> DerivationReport:
     """Run a query over what is new in its inputs, and append what comes of it: one slice, its blocks, one commit.
 
@@ -151,6 +149,7 @@ def derive(
     usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
     whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
+    options = described.get("options")
     if options is not None and options.history is not None:
         raise InvalidInput(
             f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
@@ -169,20 +168,8 @@ def derive(
     taken = tuple(inputs[input_] for input_ in query.inputs)
     planned = QueryRun(RemoteDataset(output.table.store), own, transform, taken, columns)
     is_new = own is None or own.transform != transform
-    described: dict[str, Any] = {
-        "asset_key": asset_key,
-        "parents": parents,
-        "code_version": code_version,
-        "message": message,
-        "options": options,
-        "run": run,
-        "kind": DatasetKind.DERIVATIVE,
-    }
     if not is_new and ground.schema is not None and planned.takes_nothing:
-        none = pa.table({"op": pa.array([], pa.int32()), "et": pa.array([], pa.timestamp("us", "UTC"))})
-        result = output.append(
-            none, ground.schema, ground, ArrowEvents(), before=(), event=lambda made: None, **described
-        )
+        result = output.append_blocks(ground, ground.schema, DatasetKind.DERIVATIVE, **described)
         return DerivationReport(result, planned.taken, None)
     analysed = planned.analysed(session)
     compare = planned.compares
@@ -194,6 +181,7 @@ def derive(
         schema,
         ground,
         event_engine_for(frame_type()),
+        kind=DatasetKind.DERIVATIVE,
         before=(*vocabulary(ground, planned.columns), *((transform,) if is_new else ())),
         event=lambda made: planned.event(made.data if made is not None else None),
         **described,

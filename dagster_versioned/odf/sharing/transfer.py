@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
@@ -32,13 +30,13 @@ from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.blocks.validity import ChainState
-from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
+from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events, stated_bounds
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
+from dagster_versioned.odf.identity.signature import HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.sharing.chains import Step, difference, steps_of
+from dagster_versioned.odf.sharing.chains import Difference, Step, difference, steps_of
 from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.slice_file import table_columns
@@ -146,16 +144,16 @@ def _pull(
             f"{remote.store.uri} serves the dataset {owner}, not {dataset_id}. Nothing was pulled. Check the address."
         )
     new = {step.head: step.sequence_number for _, step in steps}
+    own = _signature_of(copy, owner, at)
+    if offered is not None:
+        _check_signature(offered, remote, head, owner, new, at, copy)
 
     def number(name: Multihash) -> int:
         return new[name] if name in new else copy.block(name)[1].sequence_number
 
-    if offered is not None:
-        _check_signature(offered, remote, head, owner, new, at, copy)
     # An older signature is put in the place of a newer one by nobody who means well.
-    own = _signature_of(copy, owner, at)
     signature = max(filter(None, (own, offered)), key=lambda candidate: number(candidate.head), default=None)
-    signed = signature.head if signature is not None else None
+    signed = signature and signature.head
     if require_signature and (signed is None or number(signed) < number(head)):
         what = "not signed" if signed is None else f"signed up to {signed} only"
         raise IntegrityError(
@@ -172,8 +170,7 @@ def _pull(
         append_events(table, lambda _, events=events: events)
     if not slices:
         table.resolve()  # a pull that died may have committed the last of them, and not said where the chain ends
-    if signature is not None and signature != own and not found.ahead:
-        table.store.put(SIGNATURE_KEY, signature.document())
+    _keep_signature(copy, signature, own, found)
     staged.discard()
     return TransferReport(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
 
@@ -221,16 +218,9 @@ def push(
     for name in found.new:
         target.put(f"{BLOCKS}{name}", own.block(name)[0])
     if found.new:
-        try:
-            target.put_if_match(copy.reference_key, str(end.head).encode(), etag)
-        except PreconditionFailed:
-            raise CommitConflict(
-                f"Somebody else pushed to {target.uri} meanwhile. Its head is theirs; what was copied is there, and no "
-                "part of it. Push again: it goes on from their head, or says how the chains differ."
-            ) from None
-    if signature is not None and signature != theirs and not found.ahead:
-        target.put(copy.signature_key, signature.document())
-    signed = signature.head if signature is not None else None
+        _move_reference(copy, end.head, etag)
+    _keep_signature(copy, signature, theirs, found)
+    signed = signature and signature.head
     return TransferReport(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
 
 
@@ -302,6 +292,14 @@ def _signature_of(copy: RemoteDataset, owner: DatasetId, at: Multihash | None) -
     return signature
 
 
+def _keep_signature(
+    copy: RemoteDataset, signature: HeadSignature | None, known: HeadSignature | None, found: Difference
+) -> None:
+    """Put a signature beside the head of a copy, unless it is there, or the copy went on beyond it."""
+    if signature is not None and signature != known and not found.ahead:
+        copy.store.put(copy.signature_key, signature.document())
+
+
 def precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool:
     while at is not None and at != name:
         at = copy.block(at)[1].prev_block_hash
@@ -340,6 +338,16 @@ def _reference(copy: RemoteDataset) -> tuple[str | None, Multihash | None]:
     except ObjectNotFound:
         return None, None
     return etag, copy.head()
+
+
+def _move_reference(copy: RemoteDataset, head: Multihash, etag: str | None) -> None:
+    try:
+        copy.store.put_if_match(copy.reference_key, str(head).encode(), etag)
+    except PreconditionFailed:
+        raise CommitConflict(
+            f"Somebody else pushed to {copy.store.uri} meanwhile. Its head is theirs; what was copied is there, and no "
+            "part of it. Push again: it goes on from their head, or says how the chains differ."
+        ) from None
 
 
 def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
@@ -487,8 +495,7 @@ def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) 
     if (last := next(slices, None)) is None:
         return None
     add = next((add for add in table.state.snapshot.adds() if add.key == f"{SLICES}{last.physical_hash}"), None)
-    bounds: dict[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {}) if add is not None else {}
-    text = bounds.get(state.columns.system_time)
+    text = stated_bounds(add, state.columns.system_time)[1] if add is not None else None
     if text is None:
         return None
     # An upper bound is rounded up to a millisecond.
