@@ -76,8 +76,8 @@ class HistoryState:
     @property
     def watermark(self) -> datetime | None:
         """The event time before which no more events were expected."""
-        known = self.chain.watermark if self.chain is not None else None
-        return None if known is None else known.to_datetime()
+        known = self.chain and self.chain.watermark
+        return known and known.to_datetime()
 
 
 _EVENT_OF: Final[dict[type[Merge], type[MergeStrategy]]] = {
@@ -131,18 +131,18 @@ def add_data(
 ) -> AddData | None:
     """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
     chain = ground.chain
-    states: Mapping[str, SourceState] = chain.source_states if chain is not None else {}
+    states: Mapping[str, SourceState] = {} if chain is None else chain.source_states
     if source_state is not None and states.get(source_state.source_name) == source_state:
         source_state = None
     if made is None and watermark == ground.watermark and source_state is None:
         return None
-    checkpoint = chain.checkpoint if chain is not None else None
+    checkpoint = chain and chain.checkpoint
     return AddData(
-        prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
-        prev_offset=chain.last_offset if chain is not None else None,
-        new_data=made.data if made is not None else None,
+        prev_checkpoint=checkpoint and checkpoint.physical_hash,
+        prev_offset=chain and chain.last_offset,
+        new_data=made and made.data,
         new_checkpoint=checkpoint,
-        new_watermark=Timestamp.of(watermark) if watermark is not None else None,
+        new_watermark=watermark and Timestamp.of(watermark),
         # Carried forward, so that a reader of the last block knows.
         new_source_state=source_state or next(iter(states.values()), None),
     )

@@ -330,11 +330,11 @@ class QueryRun:
 
     def event(self, made: DataSlice | None) -> ExecuteTransform:
         """How it is recorded."""
-        known = self.own.checkpoint if self.own is not None else None
+        known = self.own and self.own.checkpoint
         return ExecuteTransform(
             query_inputs=self.taken,
-            prev_checkpoint=known.physical_hash if known is not None else None,
-            prev_offset=self.own.last_offset if self.own is not None else None,
+            prev_checkpoint=known and known.physical_hash,
+            prev_offset=self.own and self.own.last_offset,
             new_data=made,
             new_checkpoint=known,
             new_watermark=self._watermark,
@@ -344,13 +344,9 @@ class QueryRun:
     def _watermark(self) -> Timestamp | None:
         """Nothing is complete beyond the input that is the furthest behind; and a watermark never goes back."""
         reached = [input_.state.watermark for input_ in self.inputs]
-        known = self.own.watermark if self.own is not None else None
-        least = (
-            min((watermark for watermark in reached if watermark is not None), default=None)
-            if None not in reached
-            else None
-        )
-        return max((watermark for watermark in (known, least) if watermark is not None), default=None)
+        known = self.own and self.own.watermark
+        least = None if None in reached else min(filter(None, reached), default=None)
+        return max(filter(None, (known, least)), default=None)
 
 
 def recorded_run(
@@ -413,17 +409,15 @@ def _terms(transform: SetTransform) -> SetTransform:
 
 def transform_event(query: TransformQuery, inputs: Mapping[str, DatasetId], session: "SparkSession") -> SetTransform:
     """How a query is recorded, with the exact version of the Spark that runs it."""
-    several = len(query.steps) > 1
+    steps = tuple(SqlQueryStep(alias=step.alias, query=step.query) for step in query.steps)
     temporal = tuple(TemporalTable(name, tuple(key)) for name, key in query.temporal_tables.items())
     return SetTransform(
         tuple(TransformInput(str(inputs[name]), name) for name in query.inputs),
         TransformSql(
             engine=ENGINE,
             version=session.version,
-            query=None if several else query.steps[-1].query,
-            queries=tuple(SqlQueryStep(alias=step.alias, query=step.query) for step in query.steps)
-            if several
-            else None,
+            query=steps[0].query if len(steps) == 1 else None,
+            queries=steps if len(steps) > 1 else None,
             temporal_tables=temporal or None,
         ),
     )
