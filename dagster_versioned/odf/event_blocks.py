@@ -4,8 +4,9 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Schema Evolution").
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ from dagster_versioned.tables.event_history import (
     SnapshotMerge,
     UpsertMerge,
 )
+from dagster_versioned.tables.event_history import MergeStrategy as Merge
 from dagster_versioned.tables.state import TableState
 
 
@@ -74,34 +76,30 @@ class HistoryState:
     @property
     def watermark(self) -> datetime | None:
         """The event time before which no more events were expected."""
-        known = self.chain.watermark if self.chain is not None else None
-        return None if known is None else known.to_datetime()
+        known = self.chain and self.chain.watermark
+        return known and known.to_datetime()
+
+
+_EVENT_OF: Final[dict[type[Merge], type[MergeStrategy]]] = {
+    AppendMerge: MergeStrategyAppend,
+    LedgerMerge: MergeStrategyLedger,
+    SnapshotMerge: MergeStrategySnapshot,
+    UpsertMerge: MergeStrategyUpsertStream,
+    ChangelogMerge: MergeStrategyChangelogStream,
+}
+"""By how rows become events: what a block says of it, with the same members."""
 
 
 def merge_event(history: EventHistory) -> MergeStrategy:
     """How rows become events, as a block says it."""
-    match history.merge:
-        case AppendMerge():
-            return MergeStrategyAppend()
-        case LedgerMerge(primary_key=key):
-            return MergeStrategyLedger(key)
-        case SnapshotMerge(primary_key=key, compare_columns=compared):
-            return MergeStrategySnapshot(key, compared)
-        case UpsertMerge(primary_key=key):
-            return MergeStrategyUpsertStream(key)
-        case ChangelogMerge(primary_key=key):
-            return MergeStrategyChangelogStream(key)
+    event = _EVENT_OF[type(history.merge)]
+    return event(**{member.name: getattr(history.merge, member.name) for member in fields(event)})
 
 
-def columns_of(chain: ChainState) -> EventColumns:
-    """What the columns are called that every event has."""
-    vocab, usual = chain.vocab, EventColumns()
-    return EventColumns(
-        vocab.offset_column or usual.offset,
-        vocab.operation_type_column or usual.operation_type,
-        vocab.system_time_column or usual.system_time,
-        vocab.event_time_column or usual.event_time,
-    )
+def merge_strategy(event: MergeStrategy) -> Merge:
+    """How rows become events, as a block says it. Raises `ValidationError` for columns that are none."""
+    merge = next(merge for merge, said in _EVENT_OF.items() if said is type(event))
+    return merge(**{member.name: getattr(event, member.name) for member in fields(event)})
 
 
 def key_of(chain: ChainState) -> tuple[str, ...]:
@@ -133,18 +131,18 @@ def add_data(
 ) -> AddData | None:
     """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
     chain = ground.chain
-    states: Mapping[str, SourceState] = chain.source_states if chain is not None else {}
+    states: Mapping[str, SourceState] = {} if chain is None else chain.source_states
     if source_state is not None and states.get(source_state.source_name) == source_state:
         source_state = None
     if made is None and watermark == ground.watermark and source_state is None:
         return None
-    checkpoint = chain.checkpoint if chain is not None else None
+    checkpoint = chain and chain.checkpoint
     return AddData(
-        prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
-        prev_offset=chain.last_offset if chain is not None else None,
-        new_data=made.data if made is not None else None,
+        prev_checkpoint=checkpoint and checkpoint.physical_hash,
+        prev_offset=chain and chain.last_offset,
+        new_data=made and made.data,
         new_checkpoint=checkpoint,
-        new_watermark=Timestamp.of(watermark) if watermark is not None else None,
+        new_watermark=watermark and Timestamp.of(watermark),
         # Carried forward, so that a reader of the last block knows.
         new_source_state=source_state or next(iter(states.values()), None),
     )

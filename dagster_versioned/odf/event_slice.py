@@ -6,7 +6,9 @@ What is computed from a chain's head goes onto that head, or nowhere. Source: se
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
+
+import orjson
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import StructType
@@ -87,6 +89,12 @@ class EventSlice:
     given: GivenRows | None = None
 
 
+def stated_bounds(add: Add, column: str) -> tuple[Any, Any]:
+    """The least and the greatest value of a column in a file, as the log's statistics say; else ``None``."""
+    stats = orjson.loads(add.stats or "{}")
+    return stats.get("minValues", {}).get(column), stats.get("maxValues", {}).get(column)
+
+
 class PendingSlice(PendingWrite):
     """A slice on its way to the end of a history."""
 
@@ -129,16 +137,19 @@ class PendingSlice(PendingWrite):
         return self._kept
 
 
+class WriteDescription(TypedDict, total=False):
+    """What a write says beside its rows, as of `VersionedTable.write`."""
+
+    asset_key: Sequence[str] | None
+    parents: Iterable[Upstream]
+    code_version: str | None
+    message: str | None
+    options: TableOptions | None
+    run: Run | None
+
+
 def append_events(
-    table: VersionedTable,
-    make: Callable[[Staging], EventSlice],
-    *,
-    asset_key: Sequence[str] | None = None,
-    parents: Iterable[Upstream] = (),
-    code_version: str | None = None,
-    message: str | None = None,
-    options: TableOptions | None = None,
-    run: Run | None = None,
+    table: VersionedTable, make: Callable[[Staging], EventSlice], **described: Unpack[WriteDescription]
 ) -> WriteResult:
     """Append a slice of events and its blocks to a history, in one commit; `EventTable` makes them.
 
@@ -148,15 +159,16 @@ def append_events(
     began = time.monotonic()
     project, store = table.project, table.store
     require("write events", project)
-    given = options or TableOptions()
+    given = described.get("options") or TableOptions()
     options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
-    own_parents = parents_by_partition(parents, [None], project, table.name)[None]
-    described_key = asset_key if asset_key is not None else table.asset_key
-    description = describe(described_key, own_parents, code_version, message, options)
+    parents = parents_by_partition(described.get("parents", ()), [None], project, table.name)[None]
+    asset_key = described.get("asset_key")
+    asset_key = asset_key if asset_key is not None else table.asset_key
+    description = describe(asset_key, parents, described.get("code_version"), described.get("message"), options)
     table.operations.check_name_is_free()
     with staging_folder(store) as staging:
         pending = PendingSlice(make(staging), description, staging)
-        writing = TableWrite(staging, [pending], options, {}, run, project.author)
+        writing = TableWrite(staging, [pending], options, {}, described.get("run"), project.author)
         state = table.operations.change(_plan(writing, pending, store))
     return writing.results(state, began)[0]
 

@@ -51,6 +51,9 @@ class Operation(IntEnum):
     CORRECT_TO = 3
 
 
+_TAKES_BACK = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
+
+
 @dataclass(frozen=True, slots=True)
 class EventSchema:
     """The columns of a history: those that every event has, and its data.
@@ -234,9 +237,8 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thoroug
     """
     differs = [f"p{i} IS DISTINCT FROM g{i}" for i in compared if i != EVENT_TIME]
     differs += ["(g_et IS NOT NULL AND p_et IS DISTINCT FROM g_et)"] if EVENT_TIME in compared else []
-    both = ", ".join(f"p.c{i} AS p{i}, g.c{i} AS g{i}" for i in range(width))
     met = (
-        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {both} "
+        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {_both(width)} "
         f"FROM {HELD} AS p FULL OUTER JOIN {GIVEN} AS g ON {_equal(key, 'p', 'g')}"
     )
     null = " OR ".join(f"g{i} IS NULL" for i in key)
@@ -244,16 +246,8 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thoroug
         f"SELECT *, CASE WHEN t IS NOT NULL AND ({null}) THEN {REFUSED} WHEN o IS NULL THEN 0 WHEN t IS NULL THEN 1 "
         f"ELSE 2 END AS kind FROM {MET} WHERE o IS NULL OR t IS NULL{''.join(f' OR {differ}' for differ in differs)}"
     )
-    old = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
-    data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
-    return EventQuery(
-        f"SELECT CAST(NULL AS BIGINT) AS n, op, CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
-        # Without a condition on what this gives, Spark plans it in no time, however many columns there are.
-        f"FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened",
-        (*map(_name, key), "op"),
-        {HELD: current(width, key) if thorough else _held(width, key), MET: met},
-        tuple(key),
-    )
+    views = {HELD: current(width, key) if thorough else _held(width, key), MET: met}
+    return EventQuery(_happened(changed, width), (*map(_name, key), "op"), views, tuple(key))
 
 
 def upsert(width: int, key: Sequence[int]) -> EventQuery:
@@ -268,23 +262,30 @@ def upsert(width: int, key: Sequence[int]) -> EventQuery:
     rows = f"{rows} WHERE op <> {Operation.CORRECT_FROM:d}"
     order = ", ".join(f"{column} DESC NULLS LAST" for column in (*_frame_order(width), "given_op"))
     last = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM ({rows}) AS given_rows"
-    both = ", ".join(f"p.c{i} AS p{i}, g.c{i} AS g{i}" for i in range(width))
     bad = f"{_null(key, 'g')} OR NOT ({_is_operation('g.given_op')})"
     differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in range(width) if i not in key]
     differs += [] if EVENT_TIME in key else ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"]
     changed = (
-        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {both}, CASE WHEN {bad} THEN {REFUSED} "
+        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {_both(width)}, CASE WHEN {bad} THEN {REFUSED} "
         f"WHEN g.given_op = {Operation.RETRACT:d} THEN 1 WHEN p.o IS NULL THEN 0 ELSE 2 END AS kind "
         f"FROM ({last}) AS g LEFT JOIN ({current(width, key)}) AS p ON {_equal(key, 'p', 'g')} "
         f"WHERE g.r = 1 AND ({bad} OR (g.given_op = {Operation.RETRACT:d} AND p.o IS NOT NULL) "
         f"OR (g.given_op <> {Operation.RETRACT:d} AND ({' OR '.join(['p.o IS NULL', *differs])})))"
     )
-    old = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
-    data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
-    return EventQuery(
-        f"SELECT CAST(NULL AS BIGINT) AS n, op, CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
-        f"FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened",
-        (*map(_name, key), "op"),
+    return EventQuery(_happened(changed, width), (*map(_name, key), "op"))
+
+
+def _both(width: int) -> str:
+    return ", ".join(f"p.c{i} AS p{i}, g.c{i} AS g{i}" for i in range(width))
+
+
+def _happened(changed: str, width: int) -> str:
+    """The events that changes become: a row is taken back with what it held, and comes with what is given."""
+    data = ", ".join(f"CASE WHEN {_TAKES_BACK} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
+    return (
+        f"SELECT CAST(NULL AS BIGINT) AS n, op, CASE WHEN {_TAKES_BACK} THEN p_et ELSE coalesce(g_et, t) END AS et, "
+        # Without a condition on what this gives, Spark plans it in no time, however many columns there are.
+        f"{data} FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened"
     )
 
 
@@ -318,8 +319,6 @@ def no_operations(examples: int) -> str:
     """A few operations of the frame that are none."""
     return f"SELECT DISTINCT op FROM {GIVEN} WHERE NOT ({_is_operation('op')}) ORDER BY op LIMIT {examples}"
 
-
-_TAKES_BACK = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
 
 UNTIMED = f"SELECT op FROM {GIVEN} WHERE et IS NULL AND {_TAKES_BACK} LIMIT 1"
 """One row of the frame that takes a row back and has no event time, if there is one."""
@@ -355,12 +354,12 @@ def current(width: int, key: Sequence[int]) -> str:
             f"WHERE op <> {Operation.CORRECT_FROM:d}) AS followed "
             f"WHERE following IS NULL AND op <> {Operation.RETRACT:d}"
         )
-    taken = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
-    sign = f"CASE WHEN {taken} THEN 1 ELSE 0 END"
+    sign = f"CASE WHEN {_TAKES_BACK} THEN 1 ELSE 0 END"
     equal = f"et, {_data(width)}"
     return (
         f"SELECT o, {equal} FROM (SELECT *, row_number() OVER (PARTITION BY {sign}, {equal} ORDER BY o) AS r, "
-        f"sum({sign}) OVER (PARTITION BY {equal}) AS gone FROM {EVENTS}) AS counted WHERE NOT {taken} AND r > gone"
+        f"sum({sign}) OVER (PARTITION BY {equal}) AS gone FROM {EVENTS}) AS counted "
+        f"WHERE NOT {_TAKES_BACK} AND r > gone"
     )
 
 
@@ -369,11 +368,10 @@ def _held(width: int, key: Sequence[int]) -> str:
 
     Few ever are, so that they are found by a join with those few, and no row is looked at beside its neighbour.
     """
-    closing = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
-    closed = f"SELECT {_names(key)}, max(o) AS last FROM {EVENTS} WHERE {closing} GROUP BY {_names(key)}"
+    closed = f"SELECT {_names(key)}, max(o) AS last FROM {EVENTS} WHERE {_TAKES_BACK} GROUP BY {_names(key)}"
     return (
         f"SELECT e.o, e.et, {_data(width, 'e.')} FROM {EVENTS} AS e LEFT JOIN ({closed}) AS closed "
-        f"ON {_equal(key, 'e', 'closed')} WHERE NOT e.{closing} AND (closed.last IS NULL OR e.o > closed.last)"
+        f"ON {_equal(key, 'e', 'closed')} WHERE NOT e.{_TAKES_BACK} AND (closed.last IS NULL OR e.o > closed.last)"
     )
 
 

@@ -3,13 +3,12 @@
 Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evolution").
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-import orjson
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
@@ -19,7 +18,6 @@ from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
-from dagster_versioned.identity.version import Run
 from dagster_versioned.odf import event_sql as queries
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
@@ -40,7 +38,6 @@ from dagster_versioned.odf.event_blocks import (
     HistoryState,
     add_data,
     chain_entry,
-    columns_of,
     given_watermark,
     key_of,
     merge_event,
@@ -49,7 +46,7 @@ from dagster_versioned.odf.event_blocks import (
     new_watermark,
     vocabulary,
 )
-from dagster_versioned.odf.event_slice import EventSlice, GivenRows, append_events
+from dagster_versioned.odf.event_slice import EventSlice, GivenRows, WriteDescription, append_events, stated_bounds
 from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
@@ -71,7 +68,6 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.write import WriteResult
 
 SOURCE_NAME = "default"
@@ -109,19 +105,15 @@ class EventTable:
         watermark: datetime | None = None,
         source: AddPushSource | SetPollingSource | None = None,
         source_state: SourceState | None = None,
-        asset_key: Sequence[str] | None = None,
-        parents: Iterable[Upstream] = (),
-        code_version: str | None = None,
-        message: str | None = None,
-        options: TableOptions | None = None,
-        run: Run | None = None,
+        **described: Unpack[WriteDescription],
     ) -> WriteResult:
         """Make events of a frame, as the history says, and append them: one slice, its blocks, one commit.
 
         ``event_time`` is that of rows which bring none (default: now); of a `SnapshotMerge`, when the rows were all
         that there was. ``watermark`` is the event time before which no more events are expected, if the events
         themselves do not tell. ``source`` is recorded where the chain has another (default: frames are pushed), with
-        ``source_state``, which says how far it was read. Nothing is committed where nothing happened.
+        ``source_state``, which says how far it was read. ``described`` is as of `VersionedTable.write`. Nothing is
+        committed where nothing happened.
 
         Raises what `VersionedTable.write` does, and `InvalidInput` for keys that are null or (in a `SnapshotMerge`)
         repeated, nulls in columns that the chain states as required, dumps out of order, watermarks that decrease,
@@ -129,43 +121,32 @@ class EventTable:
         """
         if self.history is None:
             raise InvalidInput(f"{self!r} was opened for reading. Nothing was written. Open it with an EventHistory.")
-        history, options = self.history, options or TableOptions()
+        history, options = self.history, described.get("options") or TableOptions()
+        described["options"] = options.model_copy(update={"history": None})
         ground = self.ground()
         at = _moment(event_time, "event_time") or ground.system_time
         source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
         engine = event_engine_for(cast("type[Any]", type(frame)))
-        repeats = isinstance(history.merge, AppendMerge | ChangelogMerge) and run is not None
-        is_counted = not isinstance(history.merge, SnapshotMerge) or engine.counts_current
+        is_dump = isinstance(history.merge, SnapshotMerge)
+        repeats = isinstance(history.merge, AppendMerge | ChangelogMerge) and described.get("run") is not None
         takes_back = isinstance(history.merge, ChangelogMerge) and ground.next_offset > 0
-        with ExitStack() as pinned:
-            # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well, or its
-            # keys or times are looked at.
-            is_plan = family_of(cast("type[Any]", type(frame))) is None
-            rows = (
-                frame
-                if is_plan and is_counted and not repeats and not takes_back
-                else pinned.enter_context(engine_for(frame).pinned(frame))
-            )
+        with _readable(frame, often=repeats or takes_back or (is_dump and not engine.counts_current)) as rows:
             given = engine.schema(rows)
             self.check_columns(ground, history.columns)
             schema = EventSchema.of(data_columns(given, history), history.columns, ground.schema)
-            if isinstance(history.merge, SnapshotMerge):
-                brings_time = history.event_time in given.names
-                _check_order(ground, at, history, brings_time=brings_time)
+            if is_dump and history.event_time not in given.names:
+                _check_order(ground, at, history)
             repeated = _given_rows(rows, given, schema) if repeats else None
             needs_times = takes_back and bool(engine.examine(rows, schema, queries.UNTIMED))
+            dumped_at = at if is_dump and event_time is not None else None
 
             def attempt(*, thorough: bool) -> WriteResult:
                 query, reads = _query(history, schema, thorough=thorough, needs_times=needs_times)
                 events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
 
                 def recorded(made: Slice | None) -> AddData | None:
-                    if engine.may_repeat(made.inserted if made else 0, made.removed if made else 0):
-                        _check_keys(rows, engine, schema, history)
-                        if not thorough:
-                            raise RowsRefused
+                    _check_told_apart(made, rows, engine, schema, history, thorough=thorough)
                     _check_is_meant(made, rows, options)
-                    dumped_at = at if event_time is not None and isinstance(history.merge, SnapshotMerge) else None
                     reached = new_watermark(history, ground, made, dumped_at, _moment(watermark, "watermark"))
                     return add_data(ground, made, reached, source_state)
 
@@ -177,13 +158,8 @@ class EventTable:
                     kind=DatasetKind.ROOT,
                     before=(*vocabulary(ground, history.columns), *new_source(ground, source)),
                     event=recorded,
-                    asset_key=asset_key,
-                    parents=parents,
-                    code_version=code_version,
-                    message=message,
-                    options=options.model_copy(update={"history": None}),
-                    run=run,
                     given=repeated,
+                    **described,
                 )
 
             # Several current rows may have one key where others than dumps were merged before, or by another key.
@@ -197,7 +173,7 @@ class EventTable:
                 "were computed again, it did. Nothing was written. Write a frame that is the same each time."
             )
 
-    def set_watermark(self, watermark: datetime, **described: Any) -> WriteResult:
+    def set_watermark(self, watermark: datetime, **described: Unpack[WriteDescription]) -> WriteResult:
         """State, in a block without data, before which event time no more events are expected; none where it is so.
 
         ``described`` is passed on to `append`. Raises `InvalidInput` for a watermark that goes back, or has no zone,
@@ -212,17 +188,7 @@ class EventTable:
             )
         moved = add_data(ground, None, given_watermark(ground, moment), None)
         assert ground.schema is not None  # a table with a chain has columns
-        engine = event_engine_for(pa.Table)
-        return self.append(
-            pa.table({}),
-            ground.schema,
-            ground,
-            engine,
-            kind=DatasetKind.ROOT,
-            before=(),
-            event=lambda made: moved,
-            **described,
-        )
+        return self.append_blocks(ground, ground.schema, DatasetKind.ROOT, event=moved, **described)
 
     def ground(self) -> HistoryState:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
@@ -234,7 +200,7 @@ class EventTable:
             return HistoryState(None, state, now, None)
         # Later than any before, so that a time always means a state between two commits.
         now = max(now, _next_millisecond(chain.system_time.to_datetime()))
-        return HistoryState(chain, state, now, EventSchema.parse(state.snapshot.schema, columns_of(chain)))
+        return HistoryState(chain, state, now, EventSchema.parse(state.snapshot.schema, chain.columns))
 
     def append(
         self,
@@ -246,23 +212,17 @@ class EventTable:
         kind: DatasetKind,
         before: Sequence[MetadataEvent],
         event: Callable[[Slice | None], AddData | ExecuteTransform | None],
-        asset_key: Sequence[str] | None = None,
-        parents: Iterable[Upstream] = (),
-        code_version: str | None = None,
-        message: str | None = None,
-        options: TableOptions | None = None,
-        run: Run | None = None,
         given: GivenRows | None = None,
+        **described: Unpack[WriteDescription],
     ) -> WriteResult:
         """Append events that were computed on a ground: ``op``, ``et`` and the data, as `EventEngine.merge` gives them.
 
         ``before`` are events of metadata that come first, a schema that grew is added to them; ``event`` says what is
         recorded of the slice, if anything. Raises `CommitConflict` where the ground is not the chain's end any more.
         """
-        options = options or TableOptions()
+        written = (described.get("options") or TableOptions()).write_options(None)
 
         def make(staging: Staging) -> EventSlice:
-            written = options.write_options(None)
             task = SliceTask.to(staging, schema, ground.arrow, ground.next_offset, ground.system_time, written)
             made = task.slice_of(engine.through(events, task))
             recorded = event(made)
@@ -272,19 +232,25 @@ class EventTable:
             base = str(ground.chain.head) if ground.chain is not None else None
             return EventSlice(base, made, contents, entry, given)
 
-        result = append_events(
-            self.table,
-            make,
-            asset_key=asset_key,
-            parents=parents,
-            code_version=code_version,
-            message=message,
-            options=options,
-            run=run,
-        )
+        result = append_events(self.table, make, **described)
         if self._key is not None and (end := self._chain(self.table.state)) is not None:
             self._sign(end.head, self._key)
         return result
+
+    def append_blocks(
+        self,
+        ground: HistoryState,
+        schema: EventSchema,
+        kind: DatasetKind,
+        before: Sequence[MetadataEvent] = (),
+        event: AddData | None = None,
+        **described: Unpack[WriteDescription],
+    ) -> WriteResult:
+        """`append` events of metadata, or one that brings no data."""
+        engine = event_engine_for(pa.Table)
+        return self.append(
+            pa.table({}), schema, ground, engine, kind=kind, before=before, event=lambda made: event, **described
+        )
 
     def _sign(self, head: Multihash, key: SigningKey) -> None:
         """Sign the chain's end, unless that is done; a write may have died before it."""
@@ -298,7 +264,7 @@ class EventTable:
 
     def check_columns(self, ground: HistoryState, columns: EventColumns) -> None:
         """Raise `InvalidInput` where the chain has other names for the columns that events are given."""
-        known = columns if ground.chain is None else columns_of(ground.chain)
+        known = columns if ground.chain is None else ground.chain.columns
         if known != columns:
             raise InvalidInput(
                 f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
@@ -341,7 +307,7 @@ class EventTable:
         files = self.table.files(version)
         frame_type = as_type or pa.Table
         chain = self.chain
-        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        schema = EventSchema.parse(files.scan.schema, chain.columns)
         bounds = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
         until = {name: moment for name, given in bounds.items() if (moment := _moment(given, "The time")) is not None}
         key = schema.positions(key_of(chain), "The primary key")
@@ -362,7 +328,7 @@ class EventTable:
         bounds = [self._last_offset(chain, after), self._last_offset(chain, until if until is not None else chain.head)]
         frame_type = as_type or pa.Table
         files = self.table.files()
-        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        schema = EventSchema.parse(files.scan.schema, chain.columns)
         files = _only(files, schema.columns.offset, after=bounds[0], until=bounds[1])
         return self._rows(
             self.table.read_files(files, _native(frame_type)),
@@ -473,6 +439,25 @@ def data_columns(given: StructType, history: EventHistory) -> StructType:
     return given.drop([name])
 
 
+def _readable(frame: Any, *, often: bool) -> AbstractContextManager[Any]:
+    """The frame, to be read ``often`` or once.
+
+    A frame of Spark that is read once is computed once, so that nothing has to keep it.
+    """
+    is_plan = family_of(cast("type[Any]", type(frame))) is None
+    return nullcontext(frame) if is_plan and not often else engine_for(frame).pinned(frame)
+
+
+def _check_told_apart(
+    made: Slice | None, rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory, *, thorough: bool
+) -> None:
+    """Raise `InvalidInput` where rows of a frame may have been taken for one, and `RowsRefused` where others were."""
+    if engine.may_repeat(made.inserted if made else 0, made.removed if made else 0):
+        _check_keys(rows, engine, schema, history)
+        if not thorough:
+            raise RowsRefused
+
+
 def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> None:
     """Raise `InvalidInput` where keys of a frame do not tell its rows apart."""
     key = history.primary_key
@@ -510,10 +495,8 @@ def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> Non
         )
 
 
-def _check_order(ground: HistoryState, at: datetime, history: EventHistory, *, brings_time: bool) -> None:
+def _check_order(ground: HistoryState, at: datetime, history: EventHistory) -> None:
     """Raise `InvalidInput` for a dump that is older than what is known."""
-    if brings_time or ground.state is None:
-        return
     latest = max(filter(None, (_latest_event(ground, history), ground.watermark)), default=None)
     if latest is not None and at < latest:
         raise InvalidInput(
@@ -528,11 +511,9 @@ def _is_empty(rows: Any) -> bool:
 
 def _latest_event(ground: HistoryState, history: EventHistory) -> datetime | None:
     """The latest event time so far, as the files' statistics say."""
-    assert ground.state is not None
     found: list[datetime] = []
-    for add in ground.state.snapshot.adds():
-        maxima: Mapping[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {})
-        if isinstance(text := maxima.get(history.event_time), str):
+    for add in ground.state.snapshot.adds() if ground.state is not None else ():
+        if isinstance(text := stated_bounds(add, history.event_time)[1], str):
             moment = datetime.fromisoformat(text)
             found.append(moment if moment.tzinfo is not None else datetime.combine(moment, time(), UTC))
     return max(found, default=None)
@@ -542,12 +523,9 @@ def _only(files: VersionFiles, column: str, *, until: Any, after: Any = None) ->
     """The files that may have events with a column in ``(after, until]``, by their statistics."""
     outside: set[str] = set()
     for add in files.adds:
-        stats: Mapping[str, Mapping[str, Any]] = orjson.loads(add.stats or "{}")
-        least, greatest = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
+        least, greatest = stated_bounds(add, column)
         if isinstance(until, datetime):
-            least, greatest = (
-                datetime.fromisoformat(bound) if bound is not None else None for bound in (least, greatest)
-            )
+            least, greatest = (bound and datetime.fromisoformat(bound) for bound in (least, greatest))
         if (least is not None and least > until) or (after is not None and greatest is not None and greatest <= after):
             outside.add(add.path)
     kept = tuple(file for file in files.scan.files if file.key not in outside)

@@ -8,19 +8,17 @@ line, its value and what was expected.
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 import yaml
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.data_schema import ExtraAttributes
 from dagster_versioned.odf.blocks.events import DatasetKind, MetadataEvent, Timestamp
-from dagster_versioned.odf.blocks.marks import Variants, Width
+from dagster_versioned.odf.blocks.marks import Variants, Width, hints_of
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.dataset_ref import DatasetAlias, parse_ref
 from dagster_versioned.odf.identity.multihash import Multihash, from_multibase, to_multibase
@@ -103,18 +101,14 @@ def to_document(value: object) -> Any:
 
 def _members(value: object) -> dict[str, Any]:
     members: dict[str, Any] = {}
-    hints = _hints(type(value))
-    for field in fields(cast(Any, value)):
-        part = getattr(value, field.name)
-        if part is None:
-            continue
-        members[_camel(field.name)] = _with_kinds(hints[field.name], part)
+    for name, (hint, _) in hints_of(type(value)).items():
+        if (part := getattr(value, name)) is not None:
+            members[_camel(name)] = _with_kinds(hint, part)
     return members
 
 
 def _with_kinds(hint: Any, value: object) -> Any:
     """The value as a document; where its type is a union's, with its kind."""
-    hint = _without_none(hint)
     if get_origin(hint) is tuple:
         return [_with_kinds(get_args(hint)[0], item) for item in cast("tuple[object, ...]", value)]
     if get_origin(hint) is Annotated and get_args(hint)[1] is Variants:
@@ -227,7 +221,6 @@ class _Document:
 
     def read(self, hint: Any, value: Any, path: str) -> Any:
         """The value of a type, or ``None`` where something is wrong with it."""
-        hint = _without_none(hint)
         origin = get_origin(hint)
         if origin is tuple:
             return self._list(get_args(hint)[0], value, path)
@@ -311,16 +304,15 @@ class _Document:
             # Until 0.37, columns in SQL were the schema.
             members = {("ddlSchema" if name == "schema" else name): part for name, part in members.items()}
         self._known_members(members, _names(table), path)
-        hints, before = _hints(table), len(self._problems)
-        values: dict[str, Any] = {}
+        values, before = dict[str, Any](), len(self._problems)
         for field in fields(table):
-            name = _camel(field.name)
+            name, (hint, optional) = _camel(field.name), hints_of(table)[field.name]
             inner = f"{path}.{name}"
             if members.get(name) is not None:
-                values[field.name] = self.read(hints[field.name], members[name], inner)
-            elif not _is_optional(hints[field.name]):
+                values[field.name] = self.read(hint, members[name], inner)
+            elif not optional:
                 self.wrong(inner, "is missing" if name not in members else "is null, and may not be")
-            elif _has_no_default(field):
+            elif field.default is MISSING and field.default_factory is MISSING:
                 values[field.name] = None
         return self._made(lambda: table(**values), path) if len(self._problems) == before else None
 
@@ -394,25 +386,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(value)
     return value
-
-
-@cache
-def _hints(table: type) -> dict[str, Any]:
-    return get_type_hints(table, include_extras=True)
-
-
-def _is_optional(hint: Any) -> bool:
-    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
-
-
-def _without_none(hint: Any) -> Any:
-    if not _is_optional(hint):
-        return hint
-    return next(member for member in get_args(hint) if member is not NoneType)
-
-
-def _has_no_default(field: "Field[Any]") -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _names(table: type) -> tuple[str, ...]:

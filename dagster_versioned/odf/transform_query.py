@@ -40,6 +40,20 @@ class TransformQuery:
     def __post_init__(self) -> None:
         if not self.inputs:
             raise _refused("it has no inputs", "Name at least one: inputs={'alias': asset}.")
+        self._check_steps()
+        names = [*self.inputs, *(step.alias or "" for step in self.steps[:-1])]
+        folded = [name.casefold() for name in names]
+        if bad := next((name for name in names if not name or "`" in name), None):
+            raise _refused(f"{bad!r} is no name of a table in SQL", "Give the input or the query an alias.")
+        if twice := next((name for name in names if folded.count(name.casefold()) > 1), None):
+            raise _refused(f"{twice!r} names two of its inputs and queries", "Call one something else.")
+        for name, key in self.temporal_tables.items():
+            if name not in self.inputs or not key:
+                what = "without a primary key" if name in self.inputs else "no input"
+                inputs = f"Its inputs are {', '.join(self.inputs):.300}."
+                raise _refused(f"the temporal table {name!r} is {what}", inputs)
+
+    def _check_steps(self) -> None:
         if not self.steps or any(not step.query.strip() for step in self.steps):
             raise _refused("it has no query, or an empty one", "Write one.")
         *named, last = self.steps
@@ -48,18 +62,6 @@ class TransformQuery:
                 "of several queries, each but the last needs an alias, and the last has none",
                 "Its result is the result of the transform.",
             )
-        names = [*self.inputs, *(step.alias or "" for step in named)]
-        folded = [name.casefold() for name in names]
-        if bad := next((name for name in names if not name or "`" in name), None):
-            raise _refused(f"{bad!r} is no name of a table in SQL", "Give the input or the query an alias.")
-        if twice := next((name for name in names if folded.count(name.casefold()) > 1), None):
-            raise _refused(f"{twice!r} names two of its inputs and queries", "Call one something else.")
-        for name, key in self.temporal_tables.items():
-            if name not in self.inputs or not key:
-                raise _refused(
-                    f"the temporal table {name!r} is {'without a primary key' if name in self.inputs else 'no input'}",
-                    f"Its inputs are {', '.join(self.inputs):.300}.",
-                )
 
 
 class QueryKind(Enum):

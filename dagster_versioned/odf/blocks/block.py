@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
-from dagster_versioned.odf.blocks.events import MetadataEvent, Timestamp
+from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform, MetadataEvent, Timestamp
 from dagster_versioned.odf.blocks.flatbuffer import decode_table, encode_table
 from dagster_versioned.odf.blocks.marks import Uint64, Width
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -29,6 +29,11 @@ class Block:
     prev_block_hash: Multihash | None
     sequence_number: Uint64
     event: MetadataEvent
+
+    @property
+    def new_data(self) -> DataSlice | None:
+        """The slice of records that came with it, if one did."""
+        return self.event.new_data if isinstance(self.event, AddData | ExecuteTransform) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Source: RFC-016 ("ODF Schema from/to Arrow Conversion").
 """
 
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -82,41 +83,48 @@ def _from_type(field: "pa.Field[Any]", path: str) -> DataType:
     return odf.DataTypeOption(found) if field.nullable else found
 
 
-def _from_required(arrow: Any, path: str) -> DataType:  # noqa: C901 - one case a type
-    types = pa.types
+def _from_required(arrow: Any, path: str) -> DataType:
     if (plain := _PLAIN.get(arrow)) is not None:
         return plain()
-    if types.is_large_string(arrow) or types.is_string_view(arrow):
-        return odf.DataTypeString()
-    if types.is_fixed_size_binary(arrow):
-        return odf.DataTypeBinary(arrow.byte_width)
-    if types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow):
-        return odf.DataTypeBinary()
-    if types.is_date64(arrow):
-        return odf.DataTypeDate()
-    if types.is_decimal(arrow):
-        return odf.DataTypeDecimal(arrow.precision, arrow.scale)
-    if types.is_timestamp(arrow):
-        return odf.DataTypeTimestamp(_UNIT_OF[arrow.unit], arrow.tz)
-    if types.is_time(arrow):
-        return odf.DataTypeTime(_UNIT_OF[arrow.unit])
-    if types.is_duration(arrow):
-        return odf.DataTypeDuration(_UNIT_OF[arrow.unit])
-    if types.is_fixed_size_list(arrow):
-        return odf.DataTypeList(_from_type(arrow.value_field, f"{path}[]"), arrow.list_size)
-    if types.is_list(arrow) or types.is_large_list(arrow) or types.is_list_view(arrow):
-        return odf.DataTypeList(_from_type(arrow.value_field, f"{path}[]"))
-    if types.is_map(arrow):
-        key, value = arrow.key_field, arrow.item_field
-        return odf.DataTypeMap(_from_type(key, f"{path}[]"), _from_type(value, f"{path}[]"), arrow.keys_sorted)
-    if types.is_struct(arrow):
-        return odf.DataTypeStruct(
-            tuple(_from_field(field, f"{path}.{field.name}") for field in cast("list[pa.Field[Any]]", list(arrow)))
-        )
+    for kinds, logical in _LOGICAL:
+        if any(is_kind(arrow) for is_kind in kinds):
+            return logical(arrow, path)
     raise InvalidInput(
         f"The column {path!r:.200} is of the Arrow type {arrow}, for which Open Data Fabric has no logical type. "
         "Convert it."
     )
+
+
+def _from_list(arrow: Any, path: str) -> DataType:
+    return odf.DataTypeList(
+        _from_type(arrow.value_field, f"{path}[]"), arrow.list_size if pa.types.is_fixed_size_list(arrow) else None
+    )
+
+
+def _from_map(arrow: Any, path: str) -> DataType:
+    key, value = (_from_type(field, f"{path}[]") for field in (arrow.key_field, arrow.item_field))
+    return odf.DataTypeMap(key, value, arrow.keys_sorted)
+
+
+def _from_struct(arrow: Any, path: str) -> DataType:
+    return odf.DataTypeStruct(tuple(_from_field(field, f"{path}.{field.name}") for field in arrow))
+
+
+_types: Final[Any] = pa.types
+_LOGICAL: Final[tuple[tuple[tuple[Callable[[Any], bool], ...], Callable[[Any, str], DataType]], ...]] = (
+    ((_types.is_large_string, _types.is_string_view), lambda arrow, path: odf.DataTypeString()),
+    ((_types.is_fixed_size_binary,), lambda arrow, path: odf.DataTypeBinary(arrow.byte_width)),
+    ((_types.is_binary, _types.is_large_binary, _types.is_binary_view), lambda arrow, path: odf.DataTypeBinary()),
+    ((_types.is_date64,), lambda arrow, path: odf.DataTypeDate()),
+    ((_types.is_decimal,), lambda arrow, path: odf.DataTypeDecimal(arrow.precision, arrow.scale)),
+    ((_types.is_timestamp,), lambda arrow, path: odf.DataTypeTimestamp(_UNIT_OF[arrow.unit], arrow.tz)),
+    ((_types.is_time,), lambda arrow, path: odf.DataTypeTime(_UNIT_OF[arrow.unit])),
+    ((_types.is_duration,), lambda arrow, path: odf.DataTypeDuration(_UNIT_OF[arrow.unit])),
+    ((_types.is_fixed_size_list, _types.is_list, _types.is_large_list, _types.is_list_view), _from_list),
+    ((_types.is_map,), _from_map),
+    ((_types.is_struct,), _from_struct),
+)
+"""What a type of Arrow is that stands in no table; the path of the column is for what is nested in it."""
 
 
 def _to_field(field: DataField, path: str) -> "pa.Field[Any]":

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
 from dagster_versioned.extras import requiring
 from dagster_versioned.odf.blocks.events import Timestamp
-from dagster_versioned.odf.blocks.marks import ShortEnum, Variants, Width
+from dagster_versioned.odf.blocks.marks import ShortEnum, Variants, Width, hints_of
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 
@@ -35,6 +34,7 @@ _MAX_DEPTH: Final = 64
 """Tables inside tables: as many as FlatBuffers' own verifiers take. Types hold types, so bytes could nest for ever."""
 
 _TIMESTAMP: Final = struct.Struct("<iHxxII")
+_BYTE: Final = struct.Struct("B")
 _UINT16: Final = struct.Struct("<H")
 _INT32: Final = struct.Struct("<i")
 _UINT32: Final = struct.Struct("<I")
@@ -128,9 +128,8 @@ def _layout(table: type) -> tuple[tuple[_Field, ...], int]:
     """The fields of a table, and how many slots they take."""
     found: list[_Field] = []
     slot = 0
-    hints = get_type_hints(table, include_extras=True)
     for field in fields(table):
-        hint, optional = _without_none(hints[field.name])
+        hint, optional = hints_of(table)[field.name]
         kind = _kind(hint)
         found.append(_Field(field.name, slot, kind, optional))
         slot += 2 if isinstance(kind, _Union) else 1
@@ -140,13 +139,6 @@ def _layout(table: type) -> tuple[tuple[_Field, ...], int]:
 @cache
 def _uint16s(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}H")
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) not in (Union, UnionType):
-        return hint, False
-    members = [member for member in get_args(hint) if member is not NoneType]
-    return members[0], len(members) < len(get_args(hint))
 
 
 def _kind(hint: Any) -> _Kind:
@@ -159,25 +151,23 @@ def _kind(hint: Any) -> _Kind:
         item = _kind(get_args(hint)[0])
         assert isinstance(item, _Bytes | _Table | _Union)
         return _Vector(item)
-    if hint is str:
-        return _Bytes(lambda data: data.decode(), lambda text: text.encode(), text=True)
-    if hint is bytes:
-        return _Bytes(bytes, bytes)
-    if hint is Multihash or hint is DatasetId:
-        return _Bytes(hint.from_bytes, bytes)
-    if hint is bool:
-        return _Number(struct.Struct("<?"), "Bool", bool, int)
-    if hint is Timestamp:
-        return _Moment()
+    if hint in _KINDS:
+        return _KINDS[hint]
     if issubclass(hint, Enum):
-        return _enum(hint)
+        members = list(hint)
+        width = Width.INT16 if issubclass(hint, ShortEnum) else Width.INT32
+        return _Number(struct.Struct("<" + width.value), _INTEGER[width], members.__getitem__, members.index)
     return _Table(hint)
 
 
-def _enum(enum: type[Enum]) -> _Number:
-    members = list(enum)
-    width = Width.INT16 if issubclass(enum, ShortEnum) else Width.INT32
-    return _Number(struct.Struct("<" + width.value), _INTEGER[width], members.__getitem__, members.index)
+_KINDS: Final[dict[Any, _Kind]] = {
+    str: _Bytes(lambda data: data.decode(), lambda text: text.encode(), text=True),
+    bytes: _Bytes(bytes, bytes),
+    Multihash: _Bytes(Multihash.from_bytes, bytes),
+    DatasetId: _Bytes(DatasetId.from_bytes, bytes),
+    bool: _Number(struct.Struct("<?"), "Bool", bool, int),
+    Timestamp: _Moment(),
+}
 
 
 def _write_table(builder: Any, value: object, align: int, depth: int) -> int:
@@ -282,7 +272,7 @@ class _Reader:
             place = slots[field.slot]
             name = f"{path}.{field.name}"
             if isinstance(field.kind, _Union):
-                values[field.name] = self._union(at, (place, slots[field.slot + 1]), field, name)
+                values[field.name] = self._union(at, (place, slots[field.slot + 1]), field.kind, field.optional, name)
             elif place:
                 values[field.name] = self._part(at + place, field.kind, name)
             elif field.optional:
@@ -360,28 +350,22 @@ class _Reader:
                 if len(slots) > 2 and any(slots[2:]):
                     raise UnsupportedFeature(f"{name} has fields that are not known.")
                 tag, value, *_ = [*slots, 0, 0]
-                values.append(self._union(table, (tag, value), _Field(name, 0, item, False), name))
+                values.append(self._union(table, (tag, value), item, False, name))
             else:
                 values.append(self._part(place, item, name))
         return tuple(values)
 
-    def _union(self, at: int, places: tuple[int, int], field: _Field, path: str) -> Any:
-        assert isinstance(field.kind, _Union)
-        tag = self._data_byte(at + places[0], path) if places[0] else 0
+    def _union(self, at: int, places: tuple[int, int], union: _Union, optional: bool, path: str) -> Any:
+        tag: int = self.unpack(_BYTE, at + places[0], path)[0] if places[0] else 0
         if tag == 0 and not places[1]:
-            if field.optional:
+            if optional:
                 return None
             raise ChainCorrupt(f"{path} is missing.")
         if tag == 0 or not places[1]:
             raise ChainCorrupt(f"{path} has a type without a value, or a value without a type.")
-        if tag > len(field.kind.types):
-            raise UnsupportedFeature(f"{path} is of kind {tag}, which is not known; {len(field.kind.types)} kinds are.")
-        return self.table(self.offset(at + places[1], path), field.kind.types[tag - 1], path)
-
-    def _data_byte(self, at: int, path: str) -> int:
-        if at >= len(self._data):
-            raise ChainCorrupt(f"{path} is recorded at byte {at} of {len(self._data)}.")
-        return self._data[at]
+        if tag > len(union.types):
+            raise UnsupportedFeature(f"{path} is of kind {tag}, which is not known; {len(union.types)} kinds are.")
+        return self.table(self.offset(at + places[1], path), union.types[tag - 1], path)
 
     def _spend(self, size: int, path: str) -> None:
         """Parts may share bytes, but legitimate ones do not: a small buffer cannot become a large value."""

@@ -1,7 +1,9 @@
 """How annotations say what of a block a value takes. `odf.blocks.flatbuffer` reads them."""
 
 from enum import Enum
-from typing import Annotated
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 
 class Width(Enum):
@@ -25,3 +27,16 @@ class ShortEnum(Enum):
 Uint64 = Annotated[int, Width.UINT64]
 Uint32 = Annotated[int, Width.UINT32]
 Int32 = Annotated[int, Width.INT32]
+
+
+@cache
+def hints_of(table: type) -> dict[str, tuple[Any, bool]]:
+    """The types of a table's fields without ``None``, and whether they may be ``None``."""
+    return {name: _optional(hint) for name, hint in get_type_hints(table, include_extras=True).items()}
+
+
+def _optional(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint, False
+    members = [member for member in get_args(hint) if member is not NoneType]
+    return members[0], len(members) < len(get_args(hint))

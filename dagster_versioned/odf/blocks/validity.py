@@ -5,7 +5,7 @@ and `verify` use the same one. What it returns is also what the next writer has 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -36,8 +36,9 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.tables.event_history import EventColumns
 
-VOCABULARY: Final = SetVocab("offset", "op", "system_time", "event_time")
+VOCABULARY: Final = SetVocab(*EventColumns().names)
 """What the system columns are called where the chain says nothing."""
 
 NO_INFO: Final = SetInfo()
@@ -81,6 +82,11 @@ class ChainState:
     def next_offset(self) -> int:
         """The offset of the next record."""
         return 0 if self.last_offset is None else self.last_offset + 1
+
+    @property
+    def columns(self) -> EventColumns:
+        """What the columns are called that every event has."""
+        return EventColumns(*astuple(self.vocab))
 
     def arrow_schema(self) -> "pa.Schema | None":
         """The columns of the data, system columns among them; ``None`` before there is a schema."""
@@ -158,13 +164,8 @@ def _apply(state: ChainState, block: Block) -> ChainState:  # noqa: C901 - one c
         case SetDataSchema() as event:
             return _set_schema(state, event)
         case SetVocab() as event:
-            vocab = SetVocab(
-                event.offset_column or VOCABULARY.offset_column,
-                event.operation_type_column or VOCABULARY.operation_type_column,
-                event.system_time_column or VOCABULARY.system_time_column,
-                event.event_time_column or VOCABULARY.event_time_column,
-            )
-            return _changed(state, replace(state, vocab=vocab))
+            names = zip(astuple(event), astuple(VOCABULARY), strict=True)
+            return _changed(state, replace(state, vocab=SetVocab(*(given or usual for given, usual in names))))
         case SetAttachments() as event:
             return _changed(state, replace(state, attachments=event))
         case SetInfo() as event:

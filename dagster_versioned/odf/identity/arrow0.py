@@ -11,6 +11,7 @@ some other struct of the same batch is null: there, batches do show, and there o
 
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -32,6 +33,14 @@ _ROWS: Final = 32_768
 
 _LARGE: Final = pa.large_binary()
 _TIME_UNITS: Final = ("s", "ms", "us", "ns")
+
+_types: Any = pa.types
+_BINARY = (_types.is_binary, _types.is_large_binary, _types.is_binary_view, _types.is_fixed_size_binary)
+_TEXT = (_types.is_string, _types.is_large_string, _types.is_string_view)
+_LIST = (
+    *(_types.is_list, _types.is_large_list, _types.is_fixed_size_list),
+    *(_types.is_list_view, _types.is_large_list_view),
+)
 
 
 class Arrow0:
@@ -99,6 +108,10 @@ class ArrayDigest:
         return self._hash.digest()
 
 
+def _is_any(kinds: Sequence[Callable[[Type], bool]], type_: Type) -> bool:
+    return any(is_kind(type_) for is_kind in kinds)
+
+
 def _type_seed(type_: Type) -> bytes:  # noqa: C901 - one case a type
     types = pa.types
     bits = 8 * _width(type_)
@@ -108,9 +121,9 @@ def _type_seed(type_: Type) -> bytes:  # noqa: C901 - one case a type
         return struct.pack("<HBQ", 1, types.is_signed_integer(type_), bits)
     if types.is_floating(type_):
         return struct.pack("<HQ", 2, bits)
-    if _is_binary(type_):
+    if _is_any(_BINARY, type_):
         return struct.pack("<H", 3)
-    if _is_text(type_):
+    if _is_any(_TEXT, type_):
         return struct.pack("<H", 4)
     if types.is_boolean(type_):
         return struct.pack("<H", 5)
@@ -126,35 +139,9 @@ def _type_seed(type_: Type) -> bytes:  # noqa: C901 - one case a type
         zone = (moment.tz or "").encode()
         unit = struct.pack("<HH", 9, _TIME_UNITS.index(moment.unit))
         return unit + (struct.pack("<Q", len(zone)) + zone if zone else b"\0")
-    if _is_list(type_):
+    if _is_any(_LIST, type_):
         return struct.pack("<H", 11) + _type_seed(cast("pa.ListType[Any]", type_).value_type)
     raise UnsupportedType(f"arrow0 does not define {type_}.")
-
-
-def _is_binary(type_: Type) -> bool:
-    types = pa.types
-    return (
-        types.is_binary(type_)
-        or types.is_large_binary(type_)
-        or types.is_binary_view(type_)
-        or types.is_fixed_size_binary(type_)
-    )
-
-
-def _is_text(type_: Type) -> bool:
-    types = pa.types
-    return types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
-
-
-def _is_list(type_: Type) -> bool:
-    types = pa.types
-    return (
-        types.is_list(type_)
-        or types.is_large_list(type_)
-        or types.is_fixed_size_list(type_)
-        or types.is_list_view(type_)
-        or types.is_large_list_view(type_)
-    )
 
 
 def _width(type_: Type) -> int:
@@ -189,7 +176,7 @@ def _encoded(array: Array) -> Array:
         return _rows(np.zeros(len(array), np.uint8), 1, array)
     if pa.types.is_boolean(type_):
         return _rows(np.asarray(kernels.fill_null(kernels.cast(array, pa.uint8()), 0)) + np.uint8(1), 1, array)
-    if _is_list(type_):
+    if _is_any(_LIST, type_):
         counts, contents = _list_contents(array)
     else:
         contents = kernels.cast(

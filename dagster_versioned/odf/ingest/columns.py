@@ -35,6 +35,8 @@ _PLAIN = {
     "STRING": pa.string(),
     "DATE": pa.date32(),
 }
+_TIMES = ("time32[s]", "time32[ms]", "time64[us]", "time64[ns]")
+"""For each three digits after the second, rounded up."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
@@ -78,34 +80,30 @@ def _field(column: str) -> "pa.Field[pa.DataType]":
     if not match:
         raise _refused(column, "it is not a name and a type")
     name = match["backticks"] or match["quotes"] or match["plain"]
-    field = pa.field(name, _type(column, match), nullable=not match["required"])
-    match match["type"].upper(), int(match["first"] or 6):
-        case "UUID", _:
-            return _text_of(field, "uuid")
-        case "TIME", 0:
-            return _text_of(field, "time32[s]")
-        case "TIME", digits:
-            return _text_of(field, "time32[ms]" if digits <= 3 else "time64[us]" if digits <= 6 else "time64[ns]")
-        case _:
-            return field
+    kind, text_of = _type(column, match)
+    field = pa.field(name, kind, nullable=not match["required"])
+    return field if text_of is None else _text_of(field, text_of)
 
 
 def _text_of(field: "pa.Field[Any]", what: str) -> "pa.Field[Any]":
     return pa.field(field.name, pa.string(), field.nullable, {TEXT_OF: what.encode()})
 
 
-def _type(column: str, match: re.Match[str]) -> pa.DataType:
+def _type(column: str, match: re.Match[str]) -> tuple[pa.DataType, str | None]:
+    """The Arrow type of a column, and of texts what each is written as, if that is no text."""
     name, first, second = match["type"].upper(), match["first"], match["second"]
     if name in _PLAIN and first is None:
-        return _PLAIN[name]
-    if (name == "UUID" and first is None) or (name == "TIME" and second is None and int(first or 6) <= 9):
-        return pa.string()
-    if name == "TIMESTAMP" and second is None and int(first or 6) <= 6:
-        return pa.timestamp("ms" if int(first or 6) <= 3 else "us", "UTC")
-    if name in ("DECIMAL", "NUMERIC"):
-        precision, scale = int(first or 10), int(second or 0)
-        if 1 <= precision <= 38 and scale <= precision:
-            return pa.decimal128(precision, scale)
+        return _PLAIN[name], None
+    if name == "UUID" and first is None:
+        return pa.string(), "uuid"
+    digits = int(first or 6)
+    if name == "TIME" and second is None and digits <= 9:
+        return pa.string(), _TIMES[-(-digits // 3)]
+    if name == "TIMESTAMP" and second is None and digits <= 6:
+        return pa.timestamp("ms" if digits <= 3 else "us", "UTC"), None
+    precision, scale = int(first or 10), int(second or 0)
+    if name in ("DECIMAL", "NUMERIC") and 1 <= precision <= 38 and scale <= precision:
+        return pa.decimal128(precision, scale), None
     raise _refused(
         column,
         f"its type is none of {', '.join(_PLAIN)}, UUID, DECIMAL(p,s) with p up to 38, TIMESTAMP(p) with p up to 6, "

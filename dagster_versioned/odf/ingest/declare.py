@@ -1,6 +1,6 @@
 """What a manifest says of a dataset, put into its chain: its source, its columns, and what people are to know of it."""
 
-from typing import Any
+from typing import Unpack
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.dispatch import event_engine_for
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable, data_columns
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -63,7 +64,7 @@ def source_of(snapshot: DatasetSnapshot) -> Source:
     return source
 
 
-def declare(events: EventTable, snapshot: DatasetSnapshot, **described: Any) -> int:
+def declare(events: EventTable, snapshot: DatasetSnapshot, **described: Unpack[WriteDescription]) -> int:
     """Put into the chain what a manifest says and the chain does not yet; returns how many events that were.
 
     ``described`` is passed on to `EventTable.append`. A table that is new gets its columns: those that the source
@@ -75,17 +76,12 @@ def declare(events: EventTable, snapshot: DatasetSnapshot, **described: Any) -> 
     if not new:
         return 0
     ground = events.ground()
-    engine = event_engine_for(pa.Table)
-    if ground.schema is not None:
-        schema = ground.schema
-    else:
+    schema = ground.schema
+    if schema is None:
         assert events.history is not None  # `event_table` gives one
-        rows = data_columns(engine.schema(columns_of(snapshot).empty_table()), events.history)
-        schema = EventSchema.of(rows, events.history.columns, None)
-    # No events: the blocks are all there is to commit.
-    events.append(
-        pa.table({}), schema, ground, engine, kind=DatasetKind.ROOT, before=new, event=lambda made: None, **described
-    )
+        rows = event_engine_for(pa.Table).schema(columns_of(snapshot).empty_table())
+        schema = EventSchema.of(data_columns(rows, events.history), events.history.columns, None)
+    events.append_blocks(ground, schema, DatasetKind.ROOT, new, **described)
     return len(new)
 
 
@@ -114,15 +110,15 @@ def _is_new(event: MetadataEvent, state: ChainState | None) -> bool:
     """Whether the chain does not say so yet. Raises `InvalidInput` for an event that only data bring."""
     match event:
         case SetPollingSource():
-            return state is None or state.polling_source != event
-        case AddPushSource():
-            return state is None or state.push_sources.get(event.source_name) != event
+            known = state and state.polling_source
+        case AddPushSource(source_name=name):
+            known = state and state.push_sources.get(name)
         case SetInfo():
-            return state is None or state.info != event
+            known = state and state.info
         case SetLicense():
-            return state is None or state.license != event
+            known = state and state.license
         case SetAttachments():
-            return state is None or state.attachments != event
+            known = state and state.attachments
         case SetVocab():
             return state is None
         case _:
@@ -130,3 +126,4 @@ def _is_new(event: MetadataEvent, state: ChainState | None) -> bool:
                 f"The manifest has the event {type(event).__name__}, which comes of data or of a query, and is not "
                 "declared. Nothing was changed. Leave it out."
             )
+    return known != event

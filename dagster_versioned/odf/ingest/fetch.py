@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from glob import glob
@@ -64,24 +64,32 @@ class FetchedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOptions:
-    """How files are fetched: into ``folder``, at ``now``, each of at most ``max_bytes``.
+class Polling:
+    """How a source is polled; each of its files has at most ``max_bytes``.
 
-    ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
-    Without ``local_files`` the source is a stranger's: files of this machine are refused, headers that are none of
-    `HARMLESS_HEADERS`, and, unless there are ``local_addresses``, addresses that are not of the public network; so are
-    buckets, which are read with the credentials of ``profile`` or of the environment.
+    ``variables`` are what ``${{ env.NAME }}`` in its URL and headers may stand for; nothing else of the environment is.
+    ``local_files=False`` is for sources that somebody else may have written: they may not name files of this machine,
+    nor buckets, nor addresses that are not of the public network (unless there are ``local_addresses``), nor send
+    headers other than `HARMLESS_HEADERS`. Buckets are read with the credentials of ``profile`` of the AWS configuration
+    files, else of the environment.
     """
 
-    folder: Path
-    now: datetime
-    client: HttpClient
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
     max_bytes: int = MAX_BYTES
     local_files: bool = True
     local_addresses: bool = False
+    client: HttpClient = field(default_factory=HttpClient)
     ftp: FtpClient = field(default_factory=FtpClient)
     profile: str | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions(Polling):
+    """How files are fetched: into ``folder``, at ``now``."""
+
+    folder: Path
+    now: datetime
 
     @property
     def is_restricted(self) -> bool:
@@ -93,6 +101,19 @@ class FetchOptions:
         """How buckets and FTP servers are reached."""
         ftp = self.ftp.public() if self.is_restricted else self.ftp
         return Places(self.folder / "fetched", self.max_bytes, ftp, self.profile)
+
+    def filled(self, text: str) -> str:
+        """The text with its variables' values. Raises `InvalidInput` for one that was not given, and names it alone."""
+
+        def value(match: re.Match[str]) -> str:
+            if match[1] not in self.variables:
+                raise InvalidInput(
+                    f"The source asks for the variable {match[1]!r}, which it was not given. Nothing was fetched. Pass "
+                    "it by name, if this source may have it."
+                )
+            return self.variables[match[1]]
+
+        return _VARIABLE.sub(value, text)
 
 
 def fetch(step: FetchStep, states: Sequence[SourceState], fetching: FetchOptions) -> Iterator[FetchedFile]:
@@ -151,50 +172,61 @@ def _refused(what: str, why: str) -> InvalidInput:
 def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: FetchOptions) -> FetchedFile | None:
     if isinstance(step.cache, SourceCachingForever) and state is not None:
         return None
-    if is_bucket(step.url) or is_ftp(step.url):
-        return _fetch_remote(step, state, fetching)
-    url = _filled(step.url, fetching.variables)
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        _require_own(step.url, fetching)
-        path = Path(unquote(parts.path))
-        _require_file(path, fetching)
-        file, modified, new = SourceFile(str(path), path), _modified(path), None
-    else:
-        _require_harmless(step.headers or (), fetching)
-        headers = {header.name: _filled(header.value, fetching.variables) for header in step.headers or ()}
-        if state is not None and state.kind in (ETAG, LAST_MODIFIED):
-            headers["If-None-Match" if state.kind == ETAG else "If-Modified-Since"] = state.value
-        target = fetching.folder / "fetched"
-        client = fetching.client.public() if fetching.is_restricted else fetching.client
-        status, answer_headers = client.download(url, target, headers, max_bytes=fetching.max_bytes)
-        if status == 304:
-            return None
-        file, modified, new = SourceFile(shown_url(url), target), last_modified(answer_headers), _stated(answer_headers)
-    # What says nothing of itself, and a file of this machine, is known by its bytes.
-    new = new or SourceState(SOURCE_NAME, CONTENT, _hash(file.path))
-    if new == state:
+    listed = _file_at(step.url, fetching)
+    if listed is None:
+        return _fetch_http(step, state, fetching)
+    stated = None if listed.state is None else SourceState(SOURCE_NAME, ETAG, listed.state)
+    if stated is not None and stated == state:
         return None
-    when = event_time(step.event_time, path=unquote(parts.path), modified=modified, now=fetching.now)
-    return FetchedFile(file, when, new)
+    file = SourceFile(listed.path, listed.read())
+    return _if_changed(step, file, listed.path, listed.modified, stated, state, fetching)
 
 
-def _fetch_remote(step: FetchStepUrl, state: SourceState | None, fetching: FetchOptions) -> FetchedFile | None:
-    """The file of a bucket or an FTP server, if it is another one than that of the state."""
-    if is_bucket(step.url):
-        _require_own(step.url, fetching)
-        found = object_at(_filled(step.url, fetching.variables), fetching.places)
-    else:
-        found = ftp_file(step.url, lambda text: _filled(text, fetching.variables), fetching.places)
-    new = None if found.state is None else SourceState(SOURCE_NAME, ETAG, found.state)
-    if new is not None and new == state:
+def _file_at(url: str, fetching: FetchOptions) -> ListedFile | None:
+    """The file of this machine, of a bucket or of an FTP server at a URL; ``None`` for one of HTTP."""
+    if is_ftp(url):
+        return ftp_file(url, fetching.filled, fetching.places)
+    if is_bucket(url):
+        _require_own(url, fetching)
+        return object_at(fetching.filled(url), fetching.places)
+    parts = urlsplit(fetching.filled(url))
+    if parts.scheme != "file":
         return None
-    path = found.read()
-    new = new or SourceState(SOURCE_NAME, CONTENT, _hash(path))
+    _require_own(url, fetching)
+    path = unquote(parts.path)
+    _require_file(Path(path), fetching)
+    return _local_file(path, fetching)
+
+
+def _fetch_http(step: FetchStepUrl, state: SourceState | None, fetching: FetchOptions) -> FetchedFile | None:
+    url = fetching.filled(step.url)
+    _require_harmless(step.headers or (), fetching)
+    headers = {header.name: fetching.filled(header.value) for header in step.headers or ()}
+    if state is not None and state.kind in (ETAG, LAST_MODIFIED):
+        headers["If-None-Match" if state.kind == ETAG else "If-Modified-Since"] = state.value
+    target = fetching.folder / "fetched"
+    client = fetching.client.public() if fetching.is_restricted else fetching.client
+    status, answer = client.download(url, target, headers, max_bytes=fetching.max_bytes)
+    if status == 304:
+        return None
+    file, path = SourceFile(shown_url(url), target), unquote(urlsplit(url).path)
+    return _if_changed(step, file, path, last_modified(answer), _stated(answer), state, fetching)
+
+
+def _if_changed(
+    step: FetchStepUrl,
+    file: SourceFile,
+    path: str,
+    modified: datetime | None,
+    stated: SourceState | None,
+    state: SourceState | None,
+    fetching: FetchOptions,
+) -> FetchedFile | None:
+    """The file, unless its source is in ``state`` still: as it says itself (``stated``), else by the file's bytes."""
+    new = stated or SourceState(SOURCE_NAME, CONTENT, _hash(file.path))
     if new == state:
         return None
-    when = event_time(step.event_time, path=found.path, modified=found.modified, now=fetching.now)
-    return FetchedFile(SourceFile(found.path, path), when, new)
+    return FetchedFile(file, event_time(step.event_time, path=path, modified=modified, now=fetching.now), new)
 
 
 def _require_harmless(headers: Iterable[RequestHeader], fetching: FetchOptions) -> None:
@@ -221,20 +253,6 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha3_256").hexdigest()
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """The text with its variables' values. Raises `InvalidInput` for one that was not given, and names it alone."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in variables:
-            raise InvalidInput(
-                f"The source asks for the variable {match[1]!r}, which it was not given. Nothing was fetched. Pass it "
-                "by name, if this source may have it."
-            )
-        return variables[match[1]]
-
-    return _VARIABLE.sub(value, text)
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,37 +271,48 @@ def _fetch_files(
         file.name: event_time(step.event_time, path=file.path, modified=file.modified, now=fetching.now)
         for file in found
     }
-    epoch = datetime.fromtimestamp(0, UTC)
     by_time = step.order is SourceOrdering.BY_EVENT_TIME
-    places = {name: (times[name] or epoch if by_time else epoch, name) for name in names}
     done = {state.value for state in states}
-    new = sorted((file for file in found if file.name not in done), key=lambda file: places[file.name])
-    last = max((places[name] for name in names if name in done), default=None)
-    if new and last is not None and places[new[0].name] < last:
+    for file in _new_files(found, done, times if by_time else None):
+        state = SourceState(SOURCE_NAME, ETAG, file.name)
+        yield FetchedFile(SourceFile(file.path, file.read()), times[file.name], state)
+
+
+def _new_files(
+    found: Sequence[ListedFile], done: Collection[str], times: Mapping[str, datetime | None] | None
+) -> list[ListedFile]:
+    """The files whose names are not ``done``, in the order of ``times``, else of names. Raises `InvalidInput`."""
+    epoch = datetime.fromtimestamp(0, UTC)
+
+    def place(file: ListedFile) -> tuple[datetime, str]:
+        return (times or {}).get(file.name) or epoch, file.name
+
+    new = sorted((file for file in found if file.name not in done), key=place)
+    last = max((place(file) for file in found if file.name in done), default=None)
+    if new and last is not None and place(new[0]) < last:
         raise InvalidInput(
             f"{new[0].path} comes before {last[1]!r}, which was added already: files are added in the order of their "
-            f"{'event times' if by_time else 'names'}, and what was added stays. Nothing was added. Give it a later "
-            "one, or move it away."
+            f"{'names' if times is None else 'event times'}, and what was added stays. Nothing was added. Give it a "
+            "later one, or move it away."
         )
-    for file in new:
-        yield FetchedFile(
-            SourceFile(file.path, file.read()), times[file.name], SourceState(SOURCE_NAME, ETAG, file.name)
-        )
+    return new
 
 
 def _files_like(pattern: str, fetching: FetchOptions) -> list[ListedFile]:
     """The files that match a pattern: of this machine, of a bucket, or of an FTP server."""
     if is_ftp(pattern):
-        return ftp_files(pattern, lambda text: _filled(text, fetching.variables), fetching.places)
+        return ftp_files(pattern, fetching.filled, fetching.places)
     _require_own(pattern, fetching)
     if is_bucket(pattern):
-        return objects_like(_filled(pattern, fetching.variables), fetching.places)
+        return objects_like(fetching.filled(pattern), fetching.places)
     matches = glob(pattern.removeprefix("file://"), recursive=True)  # noqa: PTH207 - it may be absolute, which Path.glob refuses
+    return [_local_file(str(path), fetching) for path in map(Path, matches) if path.is_file()]
 
-    def file_of(path: Path) -> ListedFile:
-        return ListedFile(str(path), path.name, _modified(path), None, lambda: _require_file(path, fetching))
 
-    return [file_of(path) for path in map(Path, matches) if path.is_file()]
+def _local_file(name: str, fetching: FetchOptions) -> ListedFile:
+    path = Path(name)
+    modified = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return ListedFile(name, path.name, modified, None, lambda: _require_file(path, fetching))
 
 
 def _require_own(files: str, fetching: FetchOptions) -> None:
@@ -309,10 +338,6 @@ def _require_file(path: Path, fetching: FetchOptions) -> Path:
     if size > fetching.max_bytes:
         raise InvalidInput(f"{path} has more than {fetching.max_bytes} bytes. Nothing was added.")
     return path
-
-
-def _modified(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def event_time(

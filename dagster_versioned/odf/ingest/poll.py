@@ -7,12 +7,12 @@ killed half way, neither loses a file nor adds one twice. Source: seed 002 ("Pol
 import gzip
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal, Unpack
 
 from pydantic import ValidationError
 
@@ -22,11 +22,6 @@ from dagster_versioned.odf.blocks.events import (
     AddPushSource,
     CompressionFormat,
     MergeStrategy,
-    MergeStrategyAppend,
-    MergeStrategyChangelogStream,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    MergeStrategyUpsertStream,
     PrepStep,
     PrepStepDecompress,
     PrepStepPipe,
@@ -34,29 +29,22 @@ from dagster_versioned.odf.blocks.events import (
     SetVocab,
     SourceState,
 )
+from dagster_versioned.odf.event_blocks import merge_strategy
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.ingest.fetch import (
-    MAX_BYTES,
     SOURCE_NAME,
     FetchedFile,
     FetchOptions,
+    Polling,
     check_no_password,
     fetch,
 )
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.ingest.read import read
 from dagster_versioned.odf.ingest.source_file import SourceFile
-from dagster_versioned.storage.ftp import FtpClient
-from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
-from dagster_versioned.tables.event_history import (
-    AppendMerge,
-    ChangelogMerge,
-    EventHistory,
-    LedgerMerge,
-    SnapshotMerge,
-    UpsertMerge,
-)
+from dagster_versioned.tables.event_history import EventHistory
 from dagster_versioned.tables.write.write import WriteResult
 
 Watermark = Literal["latest", "manual"] | timedelta
@@ -73,41 +61,9 @@ class IngestedFile:
     result: WriteResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polling:
-    """How a source is polled.
-
-    ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``. ``local_files=False`` is for sources
-    that somebody else may have written: they may not name files of this machine, nor buckets, nor addresses that are
-    not of the public network (unless there are ``local_addresses``), nor send headers other than a few harmless ones.
-    Buckets are read with the credentials of ``profile`` of the AWS configuration files, else of the environment.
-    """
-
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    max_bytes: int = MAX_BYTES
-    local_files: bool = True
-    local_addresses: bool = False
-    client: HttpClient = field(default_factory=HttpClient)
-    ftp: FtpClient = field(default_factory=FtpClient)
-    profile: str | None = None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-
-
 def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
     """How the rows of a source become events, as its block says it. Raises `InvalidInput` for columns that clash."""
     columns = vocab or SetVocab()
-    strategy: AppendMerge | LedgerMerge | SnapshotMerge | UpsertMerge | ChangelogMerge
-    match merge:
-        case MergeStrategyAppend():
-            strategy = AppendMerge()
-        case MergeStrategyLedger(primary_key=key):
-            strategy = LedgerMerge(primary_key=key)
-        case MergeStrategySnapshot(primary_key=key, compare_columns=compared):
-            strategy = SnapshotMerge(primary_key=key, compare_columns=compared)
-        case MergeStrategyUpsertStream(primary_key=key):
-            strategy = UpsertMerge(primary_key=key)
-        case MergeStrategyChangelogStream(primary_key=key):
-            strategy = ChangelogMerge(primary_key=key)
     names = {
         "offset": columns.offset_column,
         "operation_type": columns.operation_type_column,
@@ -116,7 +72,7 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
     }
     given = {name: column for name, column in names.items() if column is not None}
     try:
-        return EventHistory.model_validate({"merge": strategy, "watermark": watermark, **given})
+        return EventHistory.model_validate({"merge": merge_strategy(merge), "watermark": watermark, **given})
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InvalidInput(
@@ -125,7 +81,9 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
         ) from None
 
 
-def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[IngestedFile]:
+def poll(
+    events: EventTable, source: SetPollingSource, polling: Polling, **described: Unpack[WriteDescription]
+) -> Iterator[IngestedFile]:
     """Add what is new in a source to a table, file by file; each is committed before the next is read.
 
     ``described`` is passed on to `EventTable.write`. Raises what fetching, reading and writing do; what was
@@ -133,17 +91,8 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
     """
     check_no_password(source.fetch)
     with TemporaryFolder() as folder:
-        fetching = FetchOptions(
-            folder=folder,
-            now=polling.clock(),
-            client=polling.client,
-            variables=polling.variables,
-            max_bytes=polling.max_bytes,
-            local_files=polling.local_files,
-            local_addresses=polling.local_addresses,
-            ftp=polling.ftp,
-            profile=polling.profile,
-        )
+        asked = {item.name: getattr(polling, item.name) for item in fields(polling)}
+        fetching = FetchOptions(**asked, folder=folder, now=polling.clock())
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
             rows = preprocess(read(file, source.read, max_bytes=polling.max_bytes), source.preprocess)

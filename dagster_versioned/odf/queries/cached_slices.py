@@ -108,12 +108,8 @@ def _check(table: VersionedTable, what: str) -> None:
 
 def _runs(table: VersionedTable) -> list[tuple[Block, DataSlice]]:
     """The runs that appended data, the oldest first."""
-    blocks = [block for _, block in EventTable(table).blocks()]
-    return [
-        (block, block.event.new_data)
-        for block in reversed(blocks)
-        if isinstance(block.event, ExecuteTransform) and block.event.new_data is not None
-    ]
+    blocks = [block for _, block in EventTable(table).blocks() if isinstance(block.event, ExecuteTransform)]
+    return [(block, block.new_data) for block in reversed(blocks) if block.new_data is not None]
 
 
 def _cached(block: Block, data: DataSlice) -> CachedSlice:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import DatasetKind, MergeStrategyAppend, SetTransform, SetVocab
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_ref import DatasetAlias, parse_ref
 from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -24,7 +25,7 @@ def add_derivative(
     named: Callable[[str], str],
     *,
     key: SigningKey | None = None,
-    **described: Any,
+    **described: Unpack[WriteDescription],
 ) -> tuple[DerivationReport, int]:
     """Run the query of a manifest over what is new in its inputs; what was appended, and how much else was recorded.
 

@@ -2,7 +2,7 @@
 and the same of each of these rows, down to the root datasets. Source: seed 002 ("Provenance", "Derive Provenance").
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,9 +16,8 @@ from dagster_versioned.engines.spark.session import running
 from dagster_versioned.engines.sql import database, register
 from dagster_versioned.errors import VersionNotFound
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks, state_at
-from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform, Timestamp, TransformSql
+from dagster_versioned.odf.blocks.events import DataSlice, ExecuteTransform, Timestamp, TransformSql
 from dagster_versioned.odf.blocks.validity import ChainState
-from dagster_versioned.odf.event_blocks import columns_of
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -80,7 +79,7 @@ def explain(
     link, data = _bringing(dataset, head, offset)
     state = state_at(dataset, link.name)
     event = _event(dataset, state, data, offset)
-    columns = columns_of(state)
+    columns = state.columns
     found = Explanation(
         state.seed.dataset_id,
         offset,
@@ -124,8 +123,9 @@ def _origin(run: QueryRun, event: pa.Table, columns: EventColumns, session: "Spa
 
 def _bringing(dataset: RemoteDataset, head: Multihash, offset: int) -> tuple[Link, DataSlice]:
     """The block that brought an event, and its slice."""
-    for link, data in _with_data(dataset, head):
-        if data.offset_interval.start <= offset <= data.offset_interval.end:
+    for link in iterate_blocks(dataset, head):
+        data = link.block.new_data
+        if data is not None and data.offset_interval.start <= offset <= data.offset_interval.end:
             return link, data
     raise VersionNotFound(
         f"No event of {state_at(dataset, head).seed.dataset_id} has the offset {offset} by block {head}. Nothing was "
@@ -133,19 +133,12 @@ def _bringing(dataset: RemoteDataset, head: Multihash, offset: int) -> tuple[Lin
     )
 
 
-def _with_data(dataset: RemoteDataset, head: Multihash) -> Iterator[tuple[Link, DataSlice]]:
-    for link in iterate_blocks(dataset, head):
-        event = link.block.event
-        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-            yield link, event.new_data
-
-
 def _event(dataset: RemoteDataset, state: ChainState, data: DataSlice, offset: int) -> pa.Table:
     """One event of a slice, with all columns that the dataset has by then."""
     scan = slices_scan(dataset, state)
     file = ScanFile(f"{SLICES}{data.physical_hash}", data.size)
     rows: pa.Table = ArrowEngine().read(replace(scan, files=(file,)))
-    name = columns_of(state).offset
+    name = state.columns.offset
     return rows.filter(cast("Any", pc.equal(rows[name], pa.scalar(offset, pa.int64()))))
 
 

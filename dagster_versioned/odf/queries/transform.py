@@ -6,13 +6,11 @@ Transformations", "Query Evolution", "Dataset Validation").
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Unpack
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
@@ -20,12 +18,9 @@ from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.session import default_session, frame_type, running
 from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, UnsupportedFeature
-from dagster_versioned.identity.version import Run
-from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
-    AddData,
     DatasetKind,
     DataSlice,
     ExecuteTransform,
@@ -39,7 +34,8 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import columns_of, key_of, vocabulary
+from dagster_versioned.odf.event_blocks import key_of, vocabulary
+from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
@@ -51,11 +47,9 @@ from dagster_versioned.odf.transform_query import InputHistory, QueryKind, Query
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
-from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
@@ -104,7 +98,7 @@ class InputAt:
 
     def history(self, session: "SparkSession", since: int | None) -> InputHistory:
         """What a query sees of it."""
-        columns = columns_of(self.state)
+        columns = self.state.columns
         last = -1 if self.state.last_offset is None else self.state.last_offset
         events = self.events(session)
         return InputHistory(events.where(events[columns.offset] <= last), columns, key_of(self.state), since)
@@ -126,9 +120,17 @@ class Derivation:
     query: TransformQuery
     inputs: Mapping[str, InputAt]
 
-    def write(self, table: VersionedTable, *, key: SigningKey | None = None, **described: Any) -> DerivationReport:
+    def write(
+        self,
+        table: VersionedTable,
+        *,
+        key: SigningKey | None = None,
+        columns: EventColumns | None = None,
+        **described: Unpack[WriteDescription],
+    ) -> DerivationReport:
         """Do it in the active session of Spark, and append what comes of it to a table, as `derive` says."""
-        return derive(EventTable(table, key=key), self.query, self.inputs, default_session(), **described)
+        output = EventTable(table, key=key)
+        return derive(output, self.query, self.inputs, default_session(), columns=columns, **described)
 
 
 def derive(
@@ -137,13 +139,8 @@ def derive(
     inputs: Mapping[str, InputAt],
     session: "SparkSession",
     *,
-    asset_key: Sequence[str] | None = None,
-    parents: Sequence[Upstream] = (),
-    code_version: str | None = None,
-    message: str | None = None,
-    options: TableOptions | None = None,
-    run: Run | None = None,
     columns: EventColumns | None = None,
+    **described: Unpack[WriteDescription],
 ) -> DerivationReport:
     """Run a query over what is new in its inputs, and append what comes of it: one slice, its blocks, one commit.
 
@@ -152,6 +149,7 @@ def derive(
     usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
     whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
+    options = described.get("options")
     if options is not None and options.history is not None:
         raise InvalidInput(
             f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
@@ -170,20 +168,8 @@ def derive(
     taken = tuple(inputs[input_] for input_ in query.inputs)
     planned = QueryRun(RemoteDataset(output.table.store), own, transform, taken, columns)
     is_new = own is None or own.transform != transform
-    described: dict[str, Any] = {
-        "asset_key": asset_key,
-        "parents": parents,
-        "code_version": code_version,
-        "message": message,
-        "options": options,
-        "run": run,
-        "kind": DatasetKind.DERIVATIVE,
-    }
     if not is_new and ground.schema is not None and planned.takes_nothing:
-        none = pa.table({"op": pa.array([], pa.int32()), "et": pa.array([], pa.timestamp("us", "UTC"))})
-        result = output.append(
-            none, ground.schema, ground, ArrowEvents(), before=(), event=lambda made: None, **described
-        )
+        result = output.append_blocks(ground, ground.schema, DatasetKind.DERIVATIVE, **described)
         return DerivationReport(result, planned.taken, None)
     analysed = planned.analysed(session)
     compare = planned.compares
@@ -195,6 +181,7 @@ def derive(
         schema,
         ground,
         event_engine_for(frame_type()),
+        kind=DatasetKind.DERIVATIVE,
         before=(*vocabulary(ground, planned.columns), *((transform,) if is_new else ())),
         event=lambda made: planned.event(made.data if made is not None else None),
         **described,
@@ -312,7 +299,7 @@ class QueryRun:
     @property
     def columns(self) -> EventColumns:
         """What the columns are called that the dataset's events are given."""
-        return columns_of(self.own) if self.own is not None else self.named or EventColumns()
+        return self.own.columns if self.own is not None else self.named or EventColumns()
 
     @cached_property
     def compares(self) -> bool:
@@ -343,11 +330,11 @@ class QueryRun:
 
     def event(self, made: DataSlice | None) -> ExecuteTransform:
         """How it is recorded."""
-        known = self.own.checkpoint if self.own is not None else None
+        known = self.own and self.own.checkpoint
         return ExecuteTransform(
             query_inputs=self.taken,
-            prev_checkpoint=known.physical_hash if known is not None else None,
-            prev_offset=self.own.last_offset if self.own is not None else None,
+            prev_checkpoint=known and known.physical_hash,
+            prev_offset=self.own and self.own.last_offset,
             new_data=made,
             new_checkpoint=known,
             new_watermark=self._watermark,
@@ -357,13 +344,9 @@ class QueryRun:
     def _watermark(self) -> Timestamp | None:
         """Nothing is complete beyond the input that is the furthest behind; and a watermark never goes back."""
         reached = [input_.state.watermark for input_ in self.inputs]
-        known = self.own.watermark if self.own is not None else None
-        least = (
-            min((watermark for watermark in reached if watermark is not None), default=None)
-            if None not in reached
-            else None
-        )
-        return max((watermark for watermark in (known, least) if watermark is not None), default=None)
+        known = self.own and self.own.watermark
+        least = None if None in reached else min(filter(None, reached), default=None)
+        return max(filter(None, (known, least)), default=None)
 
 
 def recorded_run(
@@ -426,17 +409,15 @@ def _terms(transform: SetTransform) -> SetTransform:
 
 def transform_event(query: TransformQuery, inputs: Mapping[str, DatasetId], session: "SparkSession") -> SetTransform:
     """How a query is recorded, with the exact version of the Spark that runs it."""
-    several = len(query.steps) > 1
+    steps = tuple(SqlQueryStep(alias=step.alias, query=step.query) for step in query.steps)
     temporal = tuple(TemporalTable(name, tuple(key)) for name, key in query.temporal_tables.items())
     return SetTransform(
         tuple(TransformInput(str(inputs[name]), name) for name in query.inputs),
         TransformSql(
             engine=ENGINE,
             version=session.version,
-            query=None if several else query.steps[-1].query,
-            queries=tuple(SqlQueryStep(alias=step.alias, query=step.query) for step in query.steps)
-            if several
-            else None,
+            query=steps[0].query if len(steps) == 1 else None,
+            queries=steps if len(steps) > 1 else None,
             temporal_tables=temporal or None,
         ),
     )
@@ -477,15 +458,14 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
     for link in iterate_blocks(dataset, state.head):
         if link.name == known:
             break
-        event = link.block.event
-        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-            later.append(event.new_data)
+        if link.block.new_data is not None:
+            later.append(link.block.new_data)
     else:
         slices = ()
     slices = (*slices, *reversed(later))
     known_slices[state.seed.dataset_id] = (state.head, slices)
     files = tuple(ScanFile(f"{SLICES}{slice_.physical_hash}", slice_.size) for slice_ in slices)
-    return Scan(dataset.store, table_columns(arrow, columns_of(state)), files)
+    return Scan(dataset.store, table_columns(arrow, state.columns), files)
 
 
 def _slices(dataset: RemoteDataset, state: ChainState, session: "SparkSession") -> "DataFrame":

@@ -68,21 +68,19 @@ def files_of(block: Block) -> list[StoredFile]:
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform):
         return []
-    found: list[StoredFile] = []
-    for folder, file in ((SLICES, event.new_data), (CHECKPOINTS, event.new_checkpoint)):
-        if file is not None:
-            if file.physical_hash.algorithm is not HashAlgorithm.SHA3_256:
-                raise ChainCorrupt(
-                    f"Block {block.sequence_number} names a file by {file.physical_hash}, which is no hash of bytes. "
-                    "Nothing was copied."
-                )
-            if file.size > _MAX_FILE_BYTES:
-                raise ChainCorrupt(
-                    f"Block {block.sequence_number} names a file of {file.size} bytes, and no file has more than "
-                    f"{_MAX_FILE_BYTES}. Nothing was copied."
-                )
-            found.append(StoredFile(f"{folder}{file.physical_hash}", file.physical_hash, file.size))
-    return found
+    named = ((SLICES, event.new_data), (CHECKPOINTS, event.new_checkpoint))
+    files = [
+        StoredFile(f"{folder}{file.physical_hash}", file.physical_hash, file.size) for folder, file in named if file
+    ]
+    for file in files:
+        if file.physical_hash.algorithm is not HashAlgorithm.SHA3_256:
+            what = f"a file by {file.physical_hash}, which is no hash of bytes"
+        elif file.size > _MAX_FILE_BYTES:
+            what = f"a file of {file.size} bytes, and no file has more than {_MAX_FILE_BYTES}"
+        else:
+            continue
+        raise ChainCorrupt(f"Block {block.sequence_number} names {what}. Nothing was copied.")
+    return files
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
@@ -30,15 +28,15 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
-from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
+from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.blocks.validity import ChainState
-from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
+from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events, stated_bounds
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
+from dagster_versioned.odf.identity.signature import HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.sharing.chains import Step, difference, steps_of
+from dagster_versioned.odf.sharing.chains import Difference, Step, difference, steps_of
 from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.slice_file import table_columns
@@ -146,16 +144,16 @@ def _pull(
             f"{remote.store.uri} serves the dataset {owner}, not {dataset_id}. Nothing was pulled. Check the address."
         )
     new = {step.head: step.sequence_number for _, step in steps}
+    own = _signature_of(copy, owner, at)
+    if offered is not None:
+        _check_signature(offered, remote, head, owner, new, at, copy)
 
     def number(name: Multihash) -> int:
         return new[name] if name in new else copy.block(name)[1].sequence_number
 
-    if offered is not None:
-        _check_signature(offered, remote, head, owner, new, at, copy)
     # An older signature is put in the place of a newer one by nobody who means well.
-    own = _signature_of(copy, owner, at)
     signature = max(filter(None, (own, offered)), key=lambda candidate: number(candidate.head), default=None)
-    signed = signature.head if signature is not None else None
+    signed = signature and signature.head
     if require_signature and (signed is None or number(signed) < number(head)):
         what = "not signed" if signed is None else f"signed up to {signed} only"
         raise IntegrityError(
@@ -172,8 +170,7 @@ def _pull(
         append_events(table, lambda _, events=events: events)
     if not slices:
         table.resolve()  # a pull that died may have committed the last of them, and not said where the chain ends
-    if signature is not None and signature != own and not found.ahead:
-        table.store.put(SIGNATURE_KEY, signature.document())
+    _keep_signature(copy, signature, own, found)
     staged.discard()
     return TransferReport(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
 
@@ -221,16 +218,9 @@ def push(
     for name in found.new:
         target.put(f"{BLOCKS}{name}", own.block(name)[0])
     if found.new:
-        try:
-            target.put_if_match(copy.reference_key, str(end.head).encode(), etag)
-        except PreconditionFailed:
-            raise CommitConflict(
-                f"Somebody else pushed to {target.uri} meanwhile. Its head is theirs; what was copied is there, and no "
-                "part of it. Push again: it goes on from their head, or says how the chains differ."
-            ) from None
-    if signature is not None and signature != theirs and not found.ahead:
-        target.put(copy.signature_key, signature.document())
-    signed = signature.head if signature is not None else None
+        _move_reference(copy, end.head, etag)
+    _keep_signature(copy, signature, theirs, found)
+    signed = signature and signature.head
     return TransferReport(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
 
 
@@ -252,15 +242,11 @@ def _groups(steps: Sequence[Step]) -> Generator[list[Step]]:
     group: list[Step] = []
     for step in steps:
         group.append(step)
-        if _data_of(step[0]) is not None:
+        if step[0].new_data is not None:
             yield group
             group = []
     if group:
         yield group
-
-
-def _data_of(block: Block) -> DataSlice | None:
-    return block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
 
 
 def _published(remote: RemoteDataset) -> tuple[Multihash, HeadSignature | None]:
@@ -306,6 +292,14 @@ def _signature_of(copy: RemoteDataset, owner: DatasetId, at: Multihash | None) -
     return signature
 
 
+def _keep_signature(
+    copy: RemoteDataset, signature: HeadSignature | None, known: HeadSignature | None, found: Difference
+) -> None:
+    """Put a signature beside the head of a copy, unless it is there, or the copy went on beyond it."""
+    if signature is not None and signature != known and not found.ahead:
+        copy.store.put(copy.signature_key, signature.document())
+
+
 def precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool:
     while at is not None and at != name:
         at = copy.block(at)[1].prev_block_hash
@@ -344,6 +338,16 @@ def _reference(copy: RemoteDataset) -> tuple[str | None, Multihash | None]:
     except ObjectNotFound:
         return None, None
     return etag, copy.head()
+
+
+def _move_reference(copy: RemoteDataset, head: Multihash, etag: str | None) -> None:
+    try:
+        copy.store.put_if_match(copy.reference_key, str(head).encode(), etag)
+    except PreconditionFailed:
+        raise CommitConflict(
+            f"Somebody else pushed to {copy.store.uri} meanwhile. Its head is theirs; what was copied is there, and no "
+            "part of it. Push again: it goes on from their head, or says how the chains differ."
+        ) from None
 
 
 def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
@@ -424,8 +428,8 @@ class StagedPull:
                 f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
             )
         schema = _table_schema(columns, state)
-        data = _data_of(block)
-        file = None if data is None else self._read(data, schema, columns, _columns(state), times)
+        data = block.new_data
+        file = None if data is None else self._read(data, schema, columns, state.columns, times)
         before = group[0][0].prev_block_hash
         return EventSlice(
             base=None if before is None else str(before),
@@ -467,12 +471,12 @@ def check_slices(table: VersionedTable, own: RemoteDataset, at: Multihash | None
     state = state_at(own, at) if new and at is not None else None
     times = _times_until(table, own, state)
     for block, then in steps_of(new, lambda name: own.block(name)[1], state):
-        columns, data = then.arrow_schema(), _data_of(block)
+        columns, data = then.arrow_schema(), block.new_data
         if columns is not None and data is not None:
             key, schema = f"{SLICES}{data.physical_hash}", _table_schema(columns, then)
             try:
                 with _local(own.store, key) as path:
-                    pulled_slice(path, key, data, schema, columns, _columns(then), times)
+                    pulled_slice(path, key, data, schema, columns, then.columns, times)
             except (ObjectNotFound, FileNotFoundError):
                 continue  # the copy may have it
             except IntegrityError as error:
@@ -487,12 +491,11 @@ def _times_until(table: VersionedTable, copy: RemoteDataset, state: ChainState |
 
 def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) -> int | None:
     """A system time, in microseconds, that the last record of a copy has or exceeds, as the log's statistics say."""
-    slices = (data for link in iterate_blocks(copy, state.head) if (data := _data_of(link.block)) is not None)
+    slices = (data for link in iterate_blocks(copy, state.head) if (data := link.block.new_data) is not None)
     if (last := next(slices, None)) is None:
         return None
     add = next((add for add in table.state.snapshot.adds() if add.key == f"{SLICES}{last.physical_hash}"), None)
-    bounds: dict[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {}) if add is not None else {}
-    text = bounds.get(_columns(state).system_time)
+    text = stated_bounds(add, state.columns.system_time)[1] if add is not None else None
     if text is None:
         return None
     # An upper bound is rounded up to a millisecond.
@@ -501,7 +504,7 @@ def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) 
 
 def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
     """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
-    given = _columns(state)
+    given = state.columns
     try:
         schema = table_columns(columns, given)
         EventSchema.parse(schema, given)
@@ -522,12 +525,6 @@ def free_bytes(store: ObjectStore) -> int | None:
     if path is None:
         return None
     return shutil.disk_usage(next(folder for folder in path.parents if folder.exists())).free
-
-
-def _columns(state: ChainState) -> EventColumns:
-    vocab = state.vocab
-    names = vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, vocab.event_time_column
-    return EventColumns(*(name for name in names if name))
 
 
 @contextmanager

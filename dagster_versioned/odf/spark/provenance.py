@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 from dagster_versioned.engines.spark.catalyst import PlanBuilder, attribute_id, children, frame_of, items, plan_of
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import UnsupportedFeature
+from dagster_versioned.odf.spark.query import input_of
 from dagster_versioned.odf.spark.transform import OFFSET, OPERATION, Transform, positional
 from dagster_versioned.odf.transform_query import ColumnOrigin, InputHistory, RowOrigin, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
@@ -55,8 +56,8 @@ def row_origin(
     same = reduce(lambda left, other: left & other, (made[each].eqNullSafe(asked[each]) for each in names))
     rows = made.join(asked, same, "left_semi").select(sf.explode(column(OFFSET)).alias("row")).distinct()
     offsets = sorted((row["row"]["input"], row["row"]["offset"]) for row in rows.collect())
-    columns = _Columns(plan, {each.casefold(): each for each in query.inputs})
-    return RowOrigin(tuple(offsets), columns.of_result(), tuple(dict.fromkeys(_steps(plan, columns.inputs))))
+    columns = _Columns(plan, query.inputs).of_result()
+    return RowOrigin(tuple(offsets), columns, tuple(dict.fromkeys(_steps(plan, query.inputs))))
 
 
 class _Why:
@@ -65,7 +66,7 @@ class _Why:
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
         self._own = own
         self._build = PlanBuilder(own)
-        self._inputs = {name.casefold(): name for name in inputs}
+        self._inputs = inputs
         self._tables: dict[int, Any] = {}
         self._numbers = count()
 
@@ -152,8 +153,8 @@ class _Why:
 class _Columns:
     """The attributes of a plan by what they are computed from."""
 
-    def __init__(self, plan: Any, inputs: Mapping[str, str]) -> None:
-        self.inputs = inputs
+    def __init__(self, plan: Any, inputs: Sequence[str]) -> None:
+        self._inputs = inputs
         self._plan = plan
         self._leaves: dict[int, tuple[str, str]] = {}
         self._computed: dict[int, list[Any]] = {}
@@ -183,7 +184,7 @@ class _Columns:
         return found, text
 
     def _enter(self, plan: Any) -> None:
-        if (name := input_of(plan, self.inputs)) is not None:
+        if (name := input_of(plan, self._inputs)) is not None:
             hidden = (OFFSET, OPERATION)
             output = [item for item in items(plan.child().output()) if item.name() not in hidden]
             self._leaves |= {attribute.exprId().id(): (name, attribute.name()) for attribute in output}
@@ -197,9 +198,10 @@ class _Columns:
     def _made_by(self, plan: Any) -> Iterator[tuple[Any, Any]]:
         """What a node computes: attributes, and of what expressions."""
         match plan.nodeName():
-            case "Project" | "Aggregate" as kind:
-                columns = plan.projectList() if kind == "Project" else plan.aggregateExpressions()
-                yield from ((item, item.child()) for item in items(columns) if item.nodeName() == "Alias")
+            case "Project":
+                yield from _aliased(plan.projectList())
+            case "Aggregate":
+                yield from _aliased(plan.aggregateExpressions())
             case "Generate":
                 yield from ((item, plan.generator()) for item in items(plan.generatorOutput()))
             case "Union":
@@ -214,38 +216,39 @@ class _Columns:
                 pass
 
 
-def _steps(plan: Any, inputs: Mapping[str, str]) -> list[str]:
+def _aliased(expressions: Any) -> Iterator[tuple[Any, Any]]:
+    return ((item, item.child()) for item in items(expressions) if item.nodeName() == "Alias")
+
+
+def _steps(plan: Any, inputs: Sequence[str]) -> list[str]:
     """What a plan does, in words, from its leaves up."""
     if (name := input_of(plan, inputs)) is not None:
         return [f"read {name}"]
     steps = [step for child in children(plan) for step in _steps(child, inputs)]
-    kind = plan.nodeName()
-    if kind in _NAMES:
-        return steps
-    match kind:
+    return steps if plan.nodeName() in _NAMES else [*steps, _step(plan)]
+
+
+def _step(plan: Any) -> str:
+    match plan.nodeName():
         case "Filter":
-            step = f"keep rows where {plan.condition().sql()}"
+            return f"keep rows where {plan.condition().sql()}"
         case "Join":
             condition = plan.condition()
             on = f" on {condition.get().sql()}" if condition.isDefined() else ""
-            step = f"{plan.joinType().sql().lower()} join{on}"
+            return f"{plan.joinType().sql().lower()} join{on}"
         case "Aggregate":
-            by = ", ".join(item.sql() for item in items(plan.groupingExpressions()))
-            step = f"group by {by}" if by else "group all"
+            by = _sql(plan.groupingExpressions())
+            return f"group by {by}" if by else "group all"
         case "Project":
-            step = f"select {', '.join(item.sql() for item in items(plan.projectList()))}"
+            return f"select {_sql(plan.projectList())}"
         case "Generate":
-            step = f"generate {plan.generator().sql()}"
-        case _:
-            step = kind.lower()
-    return [*steps, step]
+            return f"generate {plan.generator().sql()}"
+        case kind:
+            return kind.lower()
 
 
-def input_of(plan: Any, inputs: Mapping[str, str]) -> str | None:
-    """The input of which a node of a plan is the view."""
-    if plan.nodeName() != "View":
-        return None
-    return inputs.get(plan.desc().identifier().table().casefold())
+def _sql(expressions: Any) -> str:
+    return ", ".join(expression.sql() for expression in items(expressions))
 
 
 def _refused(kind: str) -> UnsupportedFeature:

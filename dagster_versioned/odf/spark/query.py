@@ -7,7 +7,7 @@ same wherever it is replayed. Source: seed 002 ("Query": deterministic, pure, st
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -149,21 +149,20 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
     query of Spark's, for tables that are no inputs, and for whatever could have another value in another run: random
     numbers, the present time, user or session, functions in Python or Java.
     """
-    inputs = {name.casefold() for name in query.inputs}
     whole, in_order = False, False
     plan: Any = None
-    views = set(inputs)
+    views = {name.casefold() for name in query.inputs}
     for step in query.steps:
         plan = _analysed(session, step.query)
         found = _PlanReading(step.query, views, query.inputs)
         found.read(nodes_of(plan))
         if not plan.deterministic():
-            raise _refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
+            raise refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
         whole, in_order = whole or found.whole, in_order or found.in_order
         if step.alias is not None:
             frame_of(session, plan).createOrReplaceTempView(f"`{step.alias}`")
             views.add(step.alias.casefold())
-    is_map = not whole and not query.temporal_tables and len(_leaves(plan, inputs)) == 1
+    is_map = not whole and not query.temporal_tables and _reads(plan, query.inputs) == 1
     return AnalysedQuery(plan, QueryKind.MAP if is_map else QueryKind.WHOLE, in_order)
 
 
@@ -172,13 +171,13 @@ def _analysed(session: "SparkSession", text: str) -> Any:
         plan = parsed(session, text)
         # These would run as they are analysed.
         if plan.nodeName() in ("CompoundBody", "SingleStatement") or "ExecuteImmediate" in plan.nodeName():
-            raise _refused(text, "it is a script", "Write a query: SELECT …")
+            raise refused(text, "it is a script", "Write a query: SELECT …")
         _refuse_computed_early(text)
         return analysed(session, plan)
     except spark_errors() as error:
         sentence = re.split(r"\n\n==|JVM stacktrace|\n\tat ", str(error), maxsplit=1)[0]
         message = " ".join(sentence.split())
-        raise _refused(
+        raise refused(
             text,
             f"Spark cannot analyse it: {message:.600}",
             "Correct it; it sees nothing but its inputs, with their event time and data.",
@@ -201,7 +200,7 @@ class _PlanReading:
             node = nodes[at]
             kind = _kind(node)
             if kind not in _NODES or (kind == "View" and not self._is_known(node)):
-                raise _refused(
+                raise refused(
                     self._text,
                     f"{_table(node) or _words(kind)} is none of its inputs ({', '.join(self._named):.300}), nor "
                     "computed from them alone",
@@ -235,23 +234,26 @@ class _PlanReading:
     def _expression(self, parts: Sequence[Json]) -> None:
         for at, part in enumerate(parts):
             kind = _kind(part)
-            if kind in _BY_CODE:
-                raise self._unstable(str(part.get("name") or part.get("udfName") or kind), "runs code of its own")
-            if kind in _UNSTABLE:
-                raise self._unstable(_words(kind) + "()", "has another value in another run")
-            if kind in _FROM_FILES:
-                raise self._unstable(_words(kind) + "()", "reads a file")
-            if not part["class"].startswith(_OTHERS):
-                raise self._unstable(_words(kind) + "()", "is not known to have one value in every run")
+            self._require_stable(part, kind)
             is_cast = kind == "Cast" and _is_time(part.get("dataType"))
             if is_cast or (kind in _PARSED and part["num-children"] == 1):
                 self._cast(parts, at)
             if kind == "AggregateExpression":
                 self._aggregate(parts, at)
-            for name, member in part.items():
-                if name == "plan":  # of a subquery
-                    self.whole = True
-                    self.read(member)
+            if "plan" in part:  # of a subquery
+                self.whole = True
+                self.read(part["plan"])
+
+    def _require_stable(self, part: Json, kind: str) -> None:
+        """Raise `InvalidInput` for an expression that may have another value in another run."""
+        if kind in _BY_CODE:
+            raise self._unstable(str(part.get("name") or part.get("udfName") or kind), "runs code of its own")
+        if kind in _UNSTABLE:
+            raise self._unstable(_words(kind) + "()", "has another value in another run")
+        if kind in _FROM_FILES:
+            raise self._unstable(_words(kind) + "()", "reads a file")
+        if not part["class"].startswith(_OTHERS):
+            raise self._unstable(_words(kind) + "()", "is not known to have one value in every run")
 
     def _aggregate(self, parts: Sequence[Json], at: int) -> None:
         function = parts[at + 1]
@@ -273,7 +275,7 @@ class _PlanReading:
             raise self._unstable(f"cast({text or _words(_kind(value))!r} AS {kind})", "may be a time")
 
     def _unstable(self, expression: str, why: str) -> InvalidInput:
-        return _refused(self._text, f"{expression} {why}", "Compute with the columns of the inputs alone.")
+        return refused(self._text, f"{expression} {why}", "Compute with the columns of the inputs alone.")
 
 
 def _refuse_computed_early(text: str) -> None:
@@ -286,13 +288,13 @@ def _refuse_computed_early(text: str) -> None:
         # Spark takes escapes such as '\u006f' for what they stand for, and no other time needs any.
         escaped = "\\" in text[following.start : following.end + 1]
         if token.text.upper() in _TIMES and is_text and (escaped or _SPECIAL.match(following.text)):
-            raise _refused(
+            raise refused(
                 text,
                 f"{token.text}'{following.text}' is or may be the present time, which has another value in another run",
                 "Compute with the columns of the inputs alone.",
             )
         if token.text.casefold() in _EARLY and following.text == "(":
-            raise _refused(
+            raise refused(
                 text,
                 f"{token.text.casefold()}() has another value in another run",
                 "Compute with the columns of the inputs alone.",
@@ -306,21 +308,25 @@ def _tokens(text: str) -> list[Any]:
     try:
         return list(Spark().tokenize(text))
     except SqlglotError as error:
-        raise _refused(text, f"it cannot be read: {error}", "Write it in plain SQL of Spark.") from error
+        raise refused(text, f"it cannot be read: {error}", "Write it in plain SQL of Spark.") from error
 
 
-def _leaves(plan: Any, inputs: set[str]) -> list[Any]:
-    """The views of inputs in a plan, once for each time that they are read."""
-    if plan.nodeName() == "View" and plan.desc().identifier().table().casefold() in inputs:
-        return [plan]
-    return [leaf for child in children(plan) for leaf in _leaves(child, inputs)]
+def input_of(plan: Any, inputs: Collection[str]) -> str | None:
+    """The input of which a node of a plan is the view, as ``inputs`` has its name."""
+    if plan.nodeName() != "View":
+        return None
+    name = plan.desc().identifier().table().casefold()
+    return next((known for known in inputs if known.casefold() == name), None)
 
 
-def is_map(plan: Any, inputs: Sequence[str]) -> bool:
+def _reads(plan: Any, inputs: Collection[str]) -> int:
+    """How often a plan reads inputs."""
+    return 1 if input_of(plan, inputs) else sum(_reads(child, inputs) for child in children(plan))
+
+
+def is_map(plan: Any, inputs: Collection[str]) -> bool:
     """Whether each row of a plan, which has no subqueries, is made of one row of the one input that it reads."""
-    if plan.nodeName() == "View" and plan.desc().identifier().table().casefold() in {
-        name.casefold() for name in inputs
-    }:
+    if input_of(plan, inputs):
         return True
     below = children(plan)
     return plan.nodeName() in _MAP_NODES and len(below) == 1 and is_map(below[0], inputs)
@@ -357,5 +363,6 @@ def _words(kind: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
 
 
-def _refused(text: str, reason: str, fix: str) -> InvalidInput:
+def refused(text: str, reason: str, fix: str) -> InvalidInput:
+    """The error for a query that may not run."""
     return InvalidInput(f"The query {' '.join(text.split())!r:.300} is refused: {reason}. Nothing was run. {fix}")

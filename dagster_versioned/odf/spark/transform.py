@@ -21,8 +21,10 @@ from dagster_versioned.odf.spark.query import (
     AnalysedQuery,
     analyse,
     in_one_task,
+    input_of,
     is_map,
     query_session,
+    refused,
 )
 from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
@@ -78,8 +80,8 @@ class Groups:
 
         Where the keys are a broadcast, the rows stay in their order.
         """
-        same = [self._same(column(f"{_KEY}{i}"), i, times) for i in range(len(self.columns))]
-        rows = self._keyed(session).join(keys, reduce(_and, same), "left_semi")
+        same = self._same([f"{_KEY}{i}" for i in range(len(self.columns))], times)
+        rows = self._keyed(session).join(keys, same, "left_semi")
         build = PlanBuilder(session)
         plan = build.above(self.node, [plan_of(rows)])
         for node in reversed(self.above):
@@ -88,14 +90,16 @@ class Groups:
 
     def held(self, held: "DataFrame", keys: "DataFrame", names: Mapping[str, str], times: Sequence[str]) -> "DataFrame":
         """The rows of these groups, of a frame that calls the result's columns ``names``."""
-        same = [self._same(column(names[name]), i, times) for i, name in enumerate(self.columns)]
-        return held.join(keys, reduce(_and, same), "left_semi")
+        return held.join(keys, self._same([names[name] for name in self.columns], times), "left_semi")
 
-    def _same(self, key: "Column", place: int, times: Sequence[str]) -> "Column":
-        new = column(f"{_NEW}{place}")
-        if self.columns[place] in times:
-            return sf.date_trunc("MILLISECOND", key).eqNullSafe(sf.date_trunc("MILLISECOND", new))
-        return key.eqNullSafe(new)
+    def _same(self, keys: Sequence[str], times: Sequence[str]) -> "Column":
+        """Where the columns ``keys`` have the values of new keys."""
+        pairs = [(column(key), column(f"{_NEW}{i}")) for i, key in enumerate(keys)]
+        for i, name in enumerate(self.columns):
+            if name in times:
+                key, new = pairs[i]
+                pairs[i] = sf.date_trunc("MILLISECOND", key), sf.date_trunc("MILLISECOND", new)
+        return reduce(lambda left, right: left & right, (key.eqNullSafe(new) for key, new in pairs))
 
     def _keyed(self, session: "SparkSession") -> "DataFrame":
         """The rows that the plan groups, with their keys."""
@@ -108,24 +112,17 @@ class Groups:
 
 def _column_of(key: Any, node: Any, above: Sequence[Any]) -> str | None:
     """The column of the result that is a key, and nothing else."""
-    ids = {
-        item.exprId().id()
-        for item in items(node.aggregateExpressions())
-        if (item.child() if item.nodeName() == "Alias" else item).semanticEquals(key)
-    }
+    ids = {item.exprId().id() for item in items(node.aggregateExpressions()) if _named(item).semanticEquals(key)}
     for plan in reversed(above):
         if plan.nodeName() == "Project":
-            ids = {
-                item.exprId().id()
-                for item in items(plan.projectList())
-                if attribute_id(item.child() if item.nodeName() == "Alias" else item) in ids
-            }
+            ids = {item.exprId().id() for item in items(plan.projectList()) if attribute_id(_named(item)) in ids}
     root = above[0] if above else node
     return next((item.name() for item in items(root.output()) if item.exprId().id() in ids), None)
 
 
-def _and(one: "Column", other: "Column") -> "Column":
-    return one & other
+def _named(item: Any) -> Any:
+    """What an expression of a list names, or is."""
+    return item.child() if item.nodeName() == "Alias" else item
 
 
 class Transform:
@@ -304,18 +301,12 @@ def _result(query: TransformQuery, own: "SparkSession", plan: Any, output: Event
     from pyspark.sql.types import DateType, TimestampType
 
     schema = frame_of(own, plan).schema
-    fields = schema.fields
-    names = [field.name for field in fields]
-    text = " ".join(query.steps[-1].query.split())
-    time = output.event_time
+    names, time = [field.name for field in schema.fields], output.event_time
     folded = [name.casefold() for name in names]
-    twice = next((name for name in names if folded.count(name.casefold()) > 1), None)
-    given = next((name for name in names if name in output.given), None)
-    kinds = {field.name: type(field.dataType) for field in fields}
-    reason = fix = ""
-    if twice:
+    kinds = {field.name: type(field.dataType) for field in schema.fields}
+    if twice := next((name for name in names if folded.count(name.casefold()) > 1), None):
         reason, fix = f"two columns of its result are called {twice!r}", "Name each once, with AS."
-    elif given:
+    elif given := next((name for name in names if name in output.given), None):
         reason, fix = f"its result has {given!r}, a column that events are given", "Leave it out, or rename it with AS."
     elif time not in names:
         reason = f"its result ({', '.join(names):.300}) has no column {time!r}, which says when something happened"
@@ -323,9 +314,9 @@ def _result(query: TransformQuery, own: "SparkSession", plan: Any, output: Event
     elif kinds[time] not in (TimestampType, DateType):
         reason = f"{time!r} is a {kinds[time].__name__}, which is no moment and no date"
         fix = f"Cast it: CAST({time} AS TIMESTAMP)."
-    if reason:
-        raise InvalidInput(f"The query {text!r:.300} is refused: {reason}. Nothing was run. {fix}")
-    return schema
+    else:
+        return schema
+    raise refused(query.steps[-1].query, reason, fix)
 
 
 def positional(frame: "DataFrame", output: EventColumns, data: Sequence[str]) -> "DataFrame":
@@ -345,8 +336,7 @@ class _CarryPlan:
     """A plan that makes each row of one row, with the offset and the operation of the event that each is made of."""
 
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
-        self._own, self._build = own, PlanBuilder(own)
-        self._inputs = {name.casefold() for name in inputs}
+        self._own, self._build, self._inputs = own, PlanBuilder(own), inputs
         self._tables: dict[int, Any] = {}
         """Definitions of common table expressions by their id; in such a plan, each is referred to once."""
 
@@ -356,7 +346,7 @@ class _CarryPlan:
     def _node(self, plan: Any) -> tuple[Any, list[Any]]:
         """The node with both columns beside its own, and the two."""
         kind = plan.nodeName()
-        if kind == "View" and plan.desc().identifier().table().casefold() in self._inputs:
+        if input_of(plan, self._inputs):
             below = plan.child().child()
             both = [item for item in items(below.output()) if item.name() in (OFFSET, OPERATION)]
             return self._project(plan.child(), below, both), both

@@ -31,9 +31,8 @@ from dagster_versioned.errors import (
 from dagster_versioned.identity.digest import fresh_key, row_lanes
 from dagster_versioned.odf.blocks.block_iterator import Link
 from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
-from dagster_versioned.odf.blocks.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema
+from dagster_versioned.odf.blocks.events import DataSlice, SetDataSchema
 from dagster_versioned.odf.blocks.validity import ChainState
-from dagster_versioned.odf.event_blocks import columns_of
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
@@ -123,7 +122,7 @@ def _check_taken_back(
     if schema is None or not any(takes_back for _, _, takes_back in slices):
         return
     read = [(partial(_batches, dataset, file), takes_back) for _, file, takes_back in slices]
-    for place, offset in taken_back_in_vain(read, schema, columns_of(state)).items():
+    for place, offset in taken_back_in_vain(read, schema, state.columns).items():
         link, file, _ = slices[place]
         problem = f"the record at offset {offset} takes back a row that is not there"
         yield finding_of("slice", link, file.key, problem)
@@ -141,11 +140,8 @@ def _batches(dataset: RemoteDataset, file: StoredFile) -> Iterator[pa.RecordBatc
 
 def slice_in(link: Link, file: StoredFile) -> DataSlice | None:
     """What a block says of a file, if that is its slice."""
-    event = link.block.event
-    if not isinstance(event, AddData | ExecuteTransform):
-        return None
-    found: DataSlice | Checkpoint | None = event.new_data
-    return found if isinstance(found, DataSlice) and found.physical_hash == file.physical_hash else None
+    found = link.block.new_data
+    return found if found is not None and found.physical_hash == file.physical_hash else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +176,7 @@ def _check_file(
         if state is None or columns is None or path is None:
             return _CheckedFiles()
         try:
-            records = SliceRecords(data, columns, columns_of(state))
+            records = SliceRecords(data, columns, state.columns)
             with pq.ParquetFile(path) as opened:
                 for batch in opened.iter_batches():
                     records.update(batch)
@@ -272,9 +268,7 @@ def check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Stored
     columns = end.arrow_schema()
     try:
         expected = (
-            {}
-            if columns is None
-            else {field.name: field.type for field in table_columns(columns, columns_of(end)).fields}
+            {} if columns is None else {field.name: field.type for field in table_columns(columns, end.columns).fields}
         )
     except InvalidInput as error:
         yield ChainFinding("log", None, None, "", str(error))

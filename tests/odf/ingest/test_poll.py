@@ -208,6 +208,9 @@ def test_a_manifest_without_one_source_is_refused(snapshot: DatasetSnapshot, tab
         declare(
             event_table(table, snapshot), DatasetSnapshot(snapshot.name, snapshot.kind, (*snapshot.metadata, AddData()))
         )
+    keyless = read_snapshot(MANIFEST.format(folder="/data").replace("[id]", "[]"))
+    with pytest.raises(InvalidInput, match=r"primary_key must name columns.*primaryKey in the manifest"):
+        event_table(table, keyless)
     stated = "    - {kind: SetDataSchema, schema: {fields: [{name: id, type: Int64}]}}\n"
     with pytest.raises(InvalidInput, match="event SetDataSchema"):
         declare(event_table(table, snapshot), read_snapshot(MANIFEST.format(folder="/data") + stated))

@@ -22,7 +22,6 @@ from pydantic import (
 
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.odf.blocks.block import Block
-from dagster_versioned.odf.blocks.events import AddData, ExecuteTransform
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, StoredFile, files_of
 from dagster_versioned.tables.parts import SLICES
@@ -255,11 +254,7 @@ def plan_of(blocks: Iterable[tuple[Block, int]]) -> Plan:
     """How much blocks are, given each with its size in bytes, and the files that they name."""
     known = list(blocks)
     files = [file for block, _ in known for file in files_of(block)]
-    slices = [
-        block.event.new_data.offset_interval
-        for block, _ in known
-        if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None
-    ]
+    slices = [block.new_data.offset_interval for block, _ in known if block.new_data is not None]
     return Plan(
         num_blocks=len(known),
         num_objects=len(files),

@@ -38,19 +38,14 @@ def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> Non
     request = decode(channel.receive(), PullRequest, channel.origin)
     try:
         links = _interval(dataset, request.begin_after, request.stop_at)
-        if links is None and request.begin_after is not None:
-            ends = {"head": str(request.stop_at or dataset.head()), "tail": str(request.begin_after)}
-            channel.send(refused("InvalidInterval", ends))
-            return
+        refusal = _unknown_interval(dataset, request) if links is None else ""
     except VersionedError:
         # Of what is wrong with it, its owner learns from `verify`; a stranger learns no paths.
-        channel.send(internal("Pull", "InitialRequest", "The dataset cannot be read. Nothing was sent. Ask its owner."))
-        return
+        sentence = "The dataset cannot be read. Nothing was sent. Ask its owner."
+        links, refusal = None, internal("Pull", "InitialRequest", sentence)
     if links is None:
-        sentence = f"Block {request.stop_at} is not in the chain. Nothing was sent. Name another one."
-        channel.send(internal("Pull", "InitialRequest", sentence))
+        channel.send(refusal)
         return
-    files = [file for link in links for file in files_of(link.block)]
     plan = plan_of((link.block, link.size) for link in links)
     channel.send(accepted(PullAccepted(transfer_plan=plan)))
     decode(channel.receive(), Empty, channel.origin)
@@ -58,18 +53,25 @@ def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> Non
         batch = pack((link.name, dataset.block(link.name)[0]) for link in reversed(links))
         channel.send(PulledBlocks(blocks=batch).encode())
         del batch
-    known = {file.key for file in files}
-    del links, files  # the conversation may be long, and there are many
+    known = {file.key for link in links for file in files_of(link.block)}
+    del links  # the conversation may be long, and there are many
     while True:
         asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
-        for file in asked:
-            if file.key not in known:
-                raise IntegrityError(f"{file.key} is no file of the blocks that were asked for. Nothing was sent.")
+        if unknown := next((file.key for file in asked if file.key not in known), None):
+            raise IntegrityError(f"{unknown} is no file of the blocks that were asked for. Nothing was sent.")
         ways = [
             PullWay(object_file=file, pull_strategy="HttpDownload", download_from=TransferUrl(url=f"{base}/{file.key}"))
             for file in asked
         ]
         channel.send(PullWays(object_transfer_strategies=tuple(ways)).encode())
+
+
+def _unknown_interval(dataset: RemoteDataset, request: PullRequest) -> str:
+    if request.begin_after is not None:
+        ends = {"head": str(request.stop_at or dataset.head()), "tail": str(request.begin_after)}
+        return refused("InvalidInterval", ends)
+    sentence = f"Block {request.stop_at} is not in the chain. Nothing was sent. Name another one."
+    return internal("Pull", "InitialRequest", sentence)
 
 
 def _interval(dataset: RemoteDataset, after: Multihash | None, until: Multihash | None) -> list[Link] | None:

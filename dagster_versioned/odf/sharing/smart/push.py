@@ -65,19 +65,10 @@ def push_smart(
     found = difference(end.head, own.block, at, theirs)
     sent: tuple[int, int] = (0, 0)
     check_slices(table, own, at, found.new)
-    blocks = [own.block(name) for name in found.new]
-    if blocks:
+    if found.new:
         channel = target.channel("push")
         try:
-            plan = plan_of((block, len(data)) for data, block in blocks)
-            _begin(channel, at, plan)
-            batch = pack((name, data) for name, (data, _) in zip(found.new, blocks, strict=True))
-            channel.send(PushedBlocks(new_blocks=batch).encode())
-            _result(channel, Empty)
-            files = [file for _, block in blocks for file in files_of(block)]
-            sent = _send(channel, target, own, files, progress)
-            channel.send(Empty().encode())
-            _confirm(channel, target, end.head)
+            sent = _push_blocks(channel, target, own, at, found.new, progress)
         except (ChannelClosed, TimeoutError) as error:
             raise broken_off(channel, error) from None
         except IntegrityError as error:
@@ -89,7 +80,27 @@ def push_smart(
     signature = target.signature()
     is_own = signature is not None and signature.dataset_id == owner and precedes(signature.head, end.head, own)
     signed = signature.head if signature is not None and is_own else None
-    return TransferReport(owner, end.head, at, len(blocks), *sent, found.ahead, signed)
+    return TransferReport(owner, end.head, at, len(found.new), *sent, found.ahead, signed)
+
+
+def _push_blocks(
+    channel: Channel,
+    target: SmartDataset,
+    own: RemoteDataset,
+    at: Multihash | None,
+    new: Sequence[Multihash],
+    progress: Note,
+) -> tuple[int, int]:
+    """Converse from the first message to the confirmation; how many files were sent, and their bytes."""
+    blocks = [own.block(name) for name in new]
+    _begin(channel, at, plan_of((block, len(data)) for data, block in blocks))
+    batch = pack((name, data) for name, (data, _) in zip(new, blocks, strict=True))
+    channel.send(PushedBlocks(new_blocks=batch).encode())
+    _accept(channel, decode_result(channel.receive(), Empty, channel.origin))
+    sent = _send(channel, target, own, [file for _, block in blocks for file in files_of(block)], progress)
+    channel.send(Empty().encode())
+    _confirm(channel, target, new[-1])
+    return sent
 
 
 def _head(target: SmartDataset) -> Multihash | None:
@@ -109,10 +120,6 @@ def _begin(channel: Channel, at: Multihash | None, plan: Plan) -> None:
             "again: it goes on from their head, or says how the chains differ."
         )
     _accept(channel, answer)
-
-
-def _result(channel: Channel, model: type[_Model]) -> _Model:
-    return _accept(channel, decode_result(channel.receive(), model, channel.origin))
 
 
 def _accept(channel: Channel, answer: _Model | Refusal) -> _Model:
