@@ -5,9 +5,12 @@ wrong type is an error that names file, line and member.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
 
 import orjson
 
@@ -16,6 +19,7 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
 _INT = range(2**31)
+_PLAIN = frozenset({str, int, bool, dict})
 _STRUCTURE = re.compile(rb"[^\x20-\x7e\s]|[\"{\[\]]")
 
 TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
@@ -25,381 +29,7 @@ NO_COLUMNS = '{"type":"struct","fields":[]}'
 """What a metadata action without a ``schemaString`` means: some create a table before they know its columns."""
 
 PartitionValues = Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionVector:
-    """Which rows of a file are gone. Protocol: *Deletion Vector Descriptor Schema*."""
-
-    storage_type: str
-    path_or_inline_dv: str
-    size_in_bytes: int
-    cardinality: int
-    offset: int | None = None
-
-    @property
-    def unique_id(self) -> str:
-        """With the file's path, the identity of a logical file. Protocol: *Derived Fields*."""
-        name = self.storage_type + self.path_or_inline_dv
-        return name if self.offset is None else f"{name}@{self.offset}"
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(
-            members.text("storageType"),
-            members.text("pathOrInlineDv"),
-            members.count("sizeInBytes", _INT),
-            members.count("cardinality"),
-            members.optional_count("offset", _INT),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            storageType=self.storage_type,
-            pathOrInlineDv=self.path_or_inline_dv,
-            offset=self.offset,
-            sizeInBytes=self.size_in_bytes,
-            cardinality=self.cardinality,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """A logical file that is part of the table from this commit on. ``path`` is a URI, as in the log."""
-
-    NAME: ClassVar = "add"
-    path: str
-    partition_values: PartitionValues
-    size: int
-    modification_time: int
-    data_change: bool
-    stats: str | None = None
-    tags: PartitionValues | None = None
-    deletion_vector: DeletionVector | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
-    clustering_provider: str | None = None
-
-    @property
-    def key(self) -> str:
-        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
-        return decode_path(self.path)
-
-    @property
-    def identity(self) -> tuple[str, str | None]:
-        """What reconciliation compares: (canonical path, id of the deletion vector)."""
-        return self.key, self.deletion_vector.unique_id if self.deletion_vector else None
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(
-            members.text("path"),
-            members.text_map("partitionValues"),
-            members.count("size"),
-            members.integer("modificationTime"),
-            members.flag("dataChange"),
-            members.optional_text("stats"),
-            members.optional_text_map("tags"),
-            _deletion_vector(members),
-            members.optional_integer("baseRowId"),
-            members.optional_integer("defaultRowCommitVersion"),
-            members.optional_text("clusteringProvider"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            path=self.path,
-            partitionValues=dict(self.partition_values),
-            size=self.size,
-            modificationTime=self.modification_time,
-            dataChange=self.data_change,
-            stats=self.stats,
-            tags=None if self.tags is None else dict(self.tags),
-            deletionVector=self.deletion_vector and self.deletion_vector.to_json(),
-            baseRowId=self.base_row_id,
-            defaultRowCommitVersion=self.default_row_commit_version,
-            clusteringProvider=self.clustering_provider,
-        )
-
-    def removed(self, deletion_timestamp: int, *, data_change: bool = True) -> "Remove":
-        """The action that takes this file out of the table; ``deletion_timestamp`` in milliseconds since the epoch."""
-        return Remove(
-            self.path,
-            data_change,
-            deletion_timestamp,
-            True,
-            self.partition_values,
-            self.size,
-            self.stats,
-            self.tags,
-            self.deletion_vector,
-            self.base_row_id,
-            self.default_row_commit_version,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """A logical file that is no longer part of the table; a tombstone for vacuum."""
-
-    NAME: ClassVar = "remove"
-    path: str
-    data_change: bool
-    deletion_timestamp: int | None = None
-    extended_file_metadata: bool | None = None
-    partition_values: PartitionValues | None = None
-    size: int | None = None
-    stats: str | None = None
-    tags: PartitionValues | None = None
-    deletion_vector: DeletionVector | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
-
-    @property
-    def key(self) -> str:
-        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
-        return decode_path(self.path)
-
-    @property
-    def identity(self) -> tuple[str, str | None]:
-        """What reconciliation compares: (canonical path, id of the deletion vector)."""
-        return self.key, self.deletion_vector.unique_id if self.deletion_vector else None
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(
-            members.text("path"),
-            members.flag("dataChange"),
-            members.optional_integer("deletionTimestamp"),
-            members.optional_flag("extendedFileMetadata"),
-            members.optional_text_map("partitionValues"),
-            members.optional_count("size"),
-            members.optional_text("stats"),
-            members.optional_text_map("tags"),
-            _deletion_vector(members),
-            members.optional_integer("baseRowId"),
-            members.optional_integer("defaultRowCommitVersion"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            path=self.path,
-            deletionTimestamp=self.deletion_timestamp,
-            dataChange=self.data_change,
-            extendedFileMetadata=self.extended_file_metadata,
-            partitionValues=None if self.partition_values is None else dict(self.partition_values),
-            size=self.size,
-            stats=self.stats,
-            tags=None if self.tags is None else dict(self.tags),
-            deletionVector=self.deletion_vector and self.deletion_vector.to_json(),
-            baseRowId=self.base_row_id,
-            defaultRowCommitVersion=self.default_row_commit_version,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Cdc:
-    """A file that holds the rows a commit changed. Protocol: *Add CDC File*."""
-
-    NAME: ClassVar = "cdc"
-    path: str
-    partition_values: PartitionValues
-    size: int
-    data_change: bool = False
-    tags: PartitionValues | None = None
-
-    @property
-    def key(self) -> str:
-        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
-        return decode_path(self.path)
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(
-            members.text("path"),
-            members.text_map("partitionValues"),
-            members.count("size"),
-            members.flag("dataChange"),
-            members.optional_text_map("tags"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            path=self.path,
-            partitionValues=dict(self.partition_values),
-            size=self.size,
-            dataChange=self.data_change,
-            tags=None if self.tags is None else dict(self.tags),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """Schema, partitioning and properties of the table. Protocol: *Change Metadata*."""
-
-    NAME: ClassVar = "metaData"
-    id: str
-    schema_string: str
-    partition_columns: tuple[str, ...] = ()
-    configuration: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    name: str | None = None
-    description: str | None = None
-    created_time: int | None = None
-    format_provider: str = "parquet"
-    format_options: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        storage = members.members("format")
-        return cls(
-            members.text("id"),
-            NO_COLUMNS if members.value.get("schemaString") is None else members.text("schemaString"),
-            members.texts("partitionColumns"),
-            _set(members, "configuration"),
-            members.optional_text("name"),
-            members.optional_text("description"),
-            members.optional_integer("createdTime"),
-            storage.text("provider"),
-            _set(storage, "options"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            id=self.id,
-            name=self.name,
-            description=self.description,
-            format={"provider": self.format_provider, "options": dict(self.format_options)},
-            schemaString=self.schema_string,
-            partitionColumns=list(self.partition_columns),
-            createdTime=self.created_time,
-            configuration=dict(self.configuration),
-        )
-
-    def is_set(self, key: str) -> bool:
-        """Whether a boolean table property is on."""
-        return (self.configuration.get(key) or "").lower() == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """What a program must implement to read or write the table. Protocol: *Protocol Evolution*.
-
-    A features list is ``None`` exactly where the version has none (reader below 3, writer below 7). Reader version 3
-    needs writer version 7, and no feature is listed for readers alone.
-    """
-
-    NAME: ClassVar = "protocol"
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: tuple[str, ...] | None = None
-    writer_features: tuple[str, ...] | None = None
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        protocol = cls(
-            members.integer("minReaderVersion"),
-            members.integer("minWriterVersion"),
-            members.optional_texts("readerFeatures"),
-            members.optional_texts("writerFeatures"),
-        )
-        if protocol.min_reader_version == 3 and protocol.reader_features is None:
-            raise members.wrong("readerFeatures", "is missing although minReaderVersion is 3")
-        if protocol.min_writer_version == 7 and protocol.writer_features is None:
-            raise members.wrong("writerFeatures", "is missing although minWriterVersion is 7")
-        if protocol.min_reader_version == 3 and protocol.min_writer_version < 7:
-            reason = f"is {protocol.min_writer_version} although minReaderVersion is 3, which needs 7"
-            raise members.wrong("minWriterVersion", reason)
-        only = {*(protocol.reader_features or ())} - {*(protocol.writer_features or ())}
-        if only and protocol.min_reader_version <= 3:  # what later versions mean by it, nobody knows yet
-            raise members.wrong("readerFeatures", f"has {min(only)!r}, which writerFeatures has not")
-        return protocol
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(
-            minReaderVersion=self.min_reader_version,
-            minWriterVersion=self.min_writer_version,
-            readerFeatures=None if self.reader_features is None else list(self.reader_features),
-            writerFeatures=None if self.writer_features is None else list(self.writer_features),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Txn:
-    """How far an application has come. Protocol: *Transaction Identifiers*."""
-
-    NAME: ClassVar = "txn"
-    app_id: str
-    version: int
-    last_updated: int | None = None
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(members.text("appId"), members.integer("version"), members.optional_integer("lastUpdated"))
-
-    def to_json(self) -> dict[str, Any]:
-        return _present(appId=self.app_id, version=self.version, lastUpdated=self.last_updated)
-
-
-@dataclass(frozen=True, slots=True)
-class DomainMetadata:
-    """A named piece of configuration; ``removed`` takes it away. Protocol: *Domain Metadata*."""
-
-    NAME: ClassVar = "domainMetadata"
-    domain: str
-    configuration: str
-    removed: bool = False
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        return cls(members.text("domain"), members.text("configuration"), members.flag("removed"))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"domain": self.domain, "configuration": self.configuration, "removed": self.removed}
-
-
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
-    """Where a commit came from: any JSON object, kept whole; other JSON is passed over.
-
-    Protocol: *Commit Provenance Information*.
-    """
-
-    NAME: ClassVar = "commitInfo"
-    FORGOTTEN: ClassVar = "dagsterVersionedForgotten"
-    value: Mapping[str, Any] = field(hash=False)
-
-    @property
-    def forgotten(self) -> frozenset[str]:
-        """Keys of removed files whose tombstones end with this commit, because no version needs the files any more.
-
-        Ours, not the protocol's: other readers keep the tombstones, which harms nobody.
-        """
-        return frozenset(self.value.get(self.FORGOTTEN) or ())
-
-    @property
-    def in_commit_timestamp(self) -> int | None:
-        """Milliseconds since the epoch, where the writer recorded them, as an integer."""
-        value = self.value.get("inCommitTimestamp")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    @classmethod
-    def parse(cls, members: "Members") -> Self:
-        info = cls(members.value)
-        stamp = info.in_commit_timestamp
-        if stamp is not None and stamp not in TIMES:
-            raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
-        members.optional_texts(cls.FORGOTTEN)
-        return info
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.value)
-
-
-Action = Add | Remove | Cdc | Metadata | Protocol | Txn | DomainMetadata | CommitInfo
-
-_KINDS: dict[str, type[Action]] = {
-    kind.NAME: kind for kind in (Add, Remove, Cdc, Metadata, Protocol, Txn, DomainMetadata, CommitInfo)
-}
+Kind = TypeVar("Kind", bound="_Action")
 
 
 class Members:
@@ -418,10 +48,9 @@ class Members:
     @property
     def where(self) -> str:
         """The file, and the names of the members down to this object."""
-        if isinstance(self._within, str):
-            return self._within
+        within = self._within if isinstance(self._within, str) else self._within.where
         at = self._at if isinstance(self._at, str) else f"{self._at[0]}[{self._at[1]}]"
-        return f"{self._within.where}, {at}"
+        return f"{within}, {at}" if at else within
 
     def wrong(self, name: str, reason: str) -> LogCorrupt:
         return LogCorrupt(f"{self.where}: {name} {reason}. Nothing was read; restore the file from a copy.")
@@ -509,6 +138,327 @@ class Members:
         return Members(cast("dict[str, Any]", value), self, name)
 
 
+class _Action:
+    """A JSON object of the log. Its attributes are annotated with what parses them and have the names of its members in
+    snake case; what is ``None`` by default may be left out. ``BEFORE`` are those that stand elsewhere in the protocol's
+    table than here, and what they precede there.
+    """
+
+    __slots__ = ()
+    BEFORE: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def parse(cls, members: Members) -> Self:
+        return _parsed(cls, members)
+
+    def to_json(self) -> dict[str, Any]:
+        """The members that are there, in the order of the protocol's table."""
+        names, values_of = _order(type(self))
+        return {
+            name: value if type(value) in _PLAIN else _json(value)
+            for name, value in zip(names, values_of(self), strict=True)
+            if value is not None
+        }
+
+
+def member_name(attribute: str) -> str:
+    """What an attribute of an action is called in the log: ``partitionValues`` for ``partition_values``."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), attribute)
+
+
+@cache
+def _accessors(kind: type[_Action]) -> list[tuple[str, bool, Callable[[Members, str], Any]]]:
+    """Of each attribute: the name of its member, whether that may be left out, and what parses it."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = fields(cast("Any", kind))
+    return [(member_name(each.name), each.default is None, hints[each.name].__metadata__[0]) for each in own]
+
+
+@cache
+def _order(kind: type[_Action]) -> tuple[list[str], Callable[[_Action], tuple[Any, ...]]]:
+    """The names of the members, and what takes their values from an action."""
+    attributes = [own.name for own in fields(cast("Any", kind))]
+    for attribute, successor in kind.BEFORE.items():
+        attributes.remove(attribute)
+        attributes.insert(attributes.index(successor), attribute)
+    return list(map(member_name, attributes)), attrgetter(*attributes)
+
+
+def _parsed(kind: type[Kind], members: Members) -> Kind:
+    get = members.value.get
+    return kind(
+        *[
+            None if optional and get(name) is None else access(members, name)
+            for name, optional, access in _accessors(kind)
+        ]
+    )
+
+
+def _json(value: Any) -> Any:
+    match value:
+        case _Action():
+            return value.to_json()
+        case tuple():
+            return list(cast("tuple[str, ...]", value))
+        case _:
+            return dict(value)
+
+
+def _deletion_vector(members: Members, name: str) -> "DeletionVector":
+    return DeletionVector.parse(members.members(name))
+
+
+class _File(_Action):
+    """A data file, whose ``path`` is a URI, as in the log."""
+
+    __slots__ = ()
+    path: str
+
+    @property
+    def key(self) -> str:
+        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
+        return decode_path(self.path)
+
+
+class _LogicalFile(_File):
+    """A data file without the rows that a deletion vector has."""
+
+    __slots__ = ()
+    data_change: bool
+    deletion_vector: "DeletionVector | None"
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        """What reconciliation compares: (canonical path, id of the deletion vector)."""
+        return self.key, self.deletion_vector.unique_id if self.deletion_vector else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector(_Action):
+    """Which rows of a file are gone. Protocol: *Deletion Vector Descriptor Schema*."""
+
+    BEFORE: ClassVar = {"offset": "size_in_bytes"}
+    storage_type: Annotated[str, Members.text]
+    path_or_inline_dv: Annotated[str, Members.text]
+    size_in_bytes: Annotated[int, partial(Members.count, allowed=_INT)]
+    cardinality: Annotated[int, Members.count]
+    offset: Annotated[int | None, partial(Members.count, allowed=_INT)] = None
+
+    @property
+    def unique_id(self) -> str:
+        """With the file's path, the identity of a logical file. Protocol: *Derived Fields*."""
+        name = self.storage_type + self.path_or_inline_dv
+        return name if self.offset is None else f"{name}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Add(_LogicalFile):
+    """A logical file that is part of the table from this commit on. ``path`` is a URI, as in the log."""
+
+    NAME: ClassVar = "add"
+    path: Annotated[str, Members.text]
+    partition_values: Annotated[PartitionValues, Members.text_map]
+    size: Annotated[int, Members.count]
+    modification_time: Annotated[int, Members.integer]
+    data_change: Annotated[bool, Members.flag]
+    stats: Annotated[str | None, Members.text] = None
+    tags: Annotated[PartitionValues | None, Members.text_map] = None
+    deletion_vector: Annotated[DeletionVector | None, _deletion_vector] = None
+    base_row_id: Annotated[int | None, Members.integer] = None
+    default_row_commit_version: Annotated[int | None, Members.integer] = None
+    clustering_provider: Annotated[str | None, Members.text] = None
+
+    def removed(self, deletion_timestamp: int, *, data_change: bool = True) -> "Remove":
+        """The action that takes this file out of the table; ``deletion_timestamp`` in milliseconds since the epoch."""
+        return Remove(
+            self.path,
+            data_change,
+            deletion_timestamp,
+            True,
+            self.partition_values,
+            self.size,
+            self.stats,
+            self.tags,
+            self.deletion_vector,
+            self.base_row_id,
+            self.default_row_commit_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(_LogicalFile):
+    """A logical file that is no longer part of the table; a tombstone for vacuum."""
+
+    NAME: ClassVar = "remove"
+    BEFORE: ClassVar = {"deletion_timestamp": "data_change"}
+    path: Annotated[str, Members.text]
+    data_change: Annotated[bool, Members.flag]
+    deletion_timestamp: Annotated[int | None, Members.integer] = None
+    extended_file_metadata: Annotated[bool | None, Members.flag] = None
+    partition_values: Annotated[PartitionValues | None, Members.text_map] = None
+    size: Annotated[int | None, Members.count] = None
+    stats: Annotated[str | None, Members.text] = None
+    tags: Annotated[PartitionValues | None, Members.text_map] = None
+    deletion_vector: Annotated[DeletionVector | None, _deletion_vector] = None
+    base_row_id: Annotated[int | None, Members.integer] = None
+    default_row_commit_version: Annotated[int | None, Members.integer] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cdc(_File):
+    """A file that holds the rows a commit changed. Protocol: *Add CDC File*."""
+
+    NAME: ClassVar = "cdc"
+    path: Annotated[str, Members.text]
+    partition_values: Annotated[PartitionValues, Members.text_map]
+    size: Annotated[int, Members.count]
+    data_change: Annotated[bool, Members.flag] = False
+    tags: Annotated[PartitionValues | None, Members.text_map] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Schema, partitioning and properties of the table. Protocol: *Change Metadata*."""
+
+    NAME: ClassVar = "metaData"
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    name: str | None = None
+    description: str | None = None
+    created_time: int | None = None
+    format_provider: str = "parquet"
+    format_options: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        storage = members.members("format")
+        return cls(
+            members.text("id"),
+            NO_COLUMNS if members.value.get("schemaString") is None else members.text("schemaString"),
+            members.texts("partitionColumns"),
+            _set(members, "configuration"),
+            members.optional_text("name"),
+            members.optional_text("description"),
+            members.optional_integer("createdTime"),
+            storage.text("provider"),
+            _set(storage, "options"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        members = {
+            "id": self.id,
+            "name": self.name,
+            "description": self.description,
+            "format": {"provider": self.format_provider, "options": dict(self.format_options)},
+            "schemaString": self.schema_string,
+            "partitionColumns": list(self.partition_columns),
+            "createdTime": self.created_time,
+            "configuration": dict(self.configuration),
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+    def is_set(self, key: str) -> bool:
+        """Whether a boolean table property is on."""
+        return (self.configuration.get(key) or "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol(_Action):
+    """What a program must implement to read or write the table. Protocol: *Protocol Evolution*.
+
+    A features list is ``None`` exactly where the version has none (reader below 3, writer below 7). Reader version 3
+    needs writer version 7, and no feature is listed for readers alone.
+    """
+
+    NAME: ClassVar = "protocol"
+    min_reader_version: Annotated[int, Members.integer]
+    min_writer_version: Annotated[int, Members.integer]
+    reader_features: Annotated[tuple[str, ...] | None, Members.texts] = None
+    writer_features: Annotated[tuple[str, ...] | None, Members.texts] = None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        protocol = _parsed(cls, members)
+        if protocol.min_reader_version == 3 and protocol.reader_features is None:
+            raise members.wrong("readerFeatures", "is missing although minReaderVersion is 3")
+        if protocol.min_writer_version == 7 and protocol.writer_features is None:
+            raise members.wrong("writerFeatures", "is missing although minWriterVersion is 7")
+        if protocol.min_reader_version == 3 and protocol.min_writer_version < 7:
+            reason = f"is {protocol.min_writer_version} although minReaderVersion is 3, which needs 7"
+            raise members.wrong("minWriterVersion", reason)
+        only = {*(protocol.reader_features or ())} - {*(protocol.writer_features or ())}
+        if only and protocol.min_reader_version <= 3:  # what later versions mean by it, nobody knows yet
+            raise members.wrong("readerFeatures", f"has {min(only)!r}, which writerFeatures has not")
+        return protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Txn(_Action):
+    """How far an application has come. Protocol: *Transaction Identifiers*."""
+
+    NAME: ClassVar = "txn"
+    app_id: Annotated[str, Members.text]
+    version: Annotated[int, Members.integer]
+    last_updated: Annotated[int | None, Members.integer] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMetadata(_Action):
+    """A named piece of configuration; ``removed`` takes it away. Protocol: *Domain Metadata*."""
+
+    NAME: ClassVar = "domainMetadata"
+    domain: Annotated[str, Members.text]
+    configuration: Annotated[str, Members.text]
+    removed: Annotated[bool, Members.flag] = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """Where a commit came from: any JSON object, kept whole; other JSON is passed over.
+
+    Protocol: *Commit Provenance Information*.
+    """
+
+    NAME: ClassVar = "commitInfo"
+    FORGOTTEN: ClassVar = "dagsterVersionedForgotten"
+    value: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Keys of removed files whose tombstones end with this commit, because no version needs the files any more.
+
+        Ours, not the protocol's: other readers keep the tombstones, which harms nobody.
+        """
+        return frozenset(self.value.get(self.FORGOTTEN) or ())
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Milliseconds since the epoch, where the writer recorded them, as an integer."""
+        value = self.value.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        info = cls(members.value)
+        stamp = info.in_commit_timestamp
+        if stamp is not None and stamp not in TIMES:
+            raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
+        members.optional_texts(cls.FORGOTTEN)
+        return info
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.value)
+
+
+Action = Add | Remove | Cdc | Metadata | Protocol | Txn | DomainMetadata | CommitInfo
+
+_KINDS: dict[str, type[Action]] = {
+    kind.NAME: kind for kind in (Add, Remove, Cdc, Metadata, Protocol, Txn, DomainMetadata, CommitInfo)
+}
+
+
 def parse_line(line: bytes, where: str) -> Action | None:
     """Parse one line of a commit; ``None`` for an action that is not known. Raises `LogCorrupt` naming ``where``.
 
@@ -526,7 +476,7 @@ def parse_line(line: bytes, where: str) -> Action | None:
 def _without_rest(line: bytes) -> bytes:
     """The line, cut off behind its last brace where what follows holds neither a quote nor a bracket."""
     end = line.rfind(b"}") + 1
-    return line[:end] if end and not _STRUCTURE.search(line, end) else line
+    return line[:end] if 0 < end < len(line) and not _STRUCTURE.search(line, end) else line
 
 
 def parse_action(value: Mapping[str, object], where: str) -> Action | None:
@@ -542,7 +492,7 @@ def parse_action(value: Mapping[str, object], where: str) -> Action | None:
         if name == CommitInfo.NAME:  # any JSON is allowed there, and what is no object has nothing that is read
             return None
         raise LogCorrupt(f"{where}: {name} is not an object. Nothing was read.")
-    return _KINDS[name].parse(Members(cast("dict[str, Any]", members), f"{where}, {name}"))
+    return _KINDS[name].parse(Members(cast("dict[str, Any]", members), where, name))
 
 
 def encode_action(action: Action) -> bytes:
@@ -563,14 +513,15 @@ def check_commit(actions: Sequence[Action], where: str) -> None:
 
     Protocol: *Delta Log Entries* (requirements for writers) and *Add File and Remove File*.
     """
-    _once((action.NAME for action in actions if isinstance(action, Metadata | Protocol)), where)
-    _once((f"txn {action.app_id!r}" for action in actions if isinstance(action, Txn)), where)
-    _once((f"domainMetadata {action.domain!r}" for action in actions if isinstance(action, DomainMetadata)), where)
-    adds = [action for action in actions if isinstance(action, Add)]
-    removes = [action for action in actions if isinstance(action, Remove)]
+    of_kind = defaultdict[type, list[Any]](list)
+    for action in actions:
+        of_kind[type(action)].append(action)
+    adds, removes = of_kind[Add], of_kind[Remove]
+    _once((action.NAME for action in (*of_kind[Metadata], *of_kind[Protocol])), where)
+    _once((f"txn {action.app_id!r}" for action in of_kind[Txn]), where)
+    _once((f"domainMetadata {action.domain!r}" for action in of_kind[DomainMetadata]), where)
     try:
-        added = {action.key: action.identity for action in adds}
-        removed = {action.key: action.identity for action in removes}
+        added, removed = (dict(action.identity for action in files) for files in (adds, removes))
     except LogCorrupt as error:
         raise LogCorrupt(f"{where}: {error}") from error
     if len(added) != len(adds):
@@ -587,7 +538,7 @@ def without_rewritten(actions: Sequence[Action]) -> list[Action]:
 
     Writers of 2021 stated the metadata of a file anew so, which is why the add holds, in whichever order the two are.
     """
-    still = [action for action in actions if isinstance(action, Add | Remove) and not action.data_change]
+    still = [action for action in actions if isinstance(action, _LogicalFile) and not action.data_change]
     try:
         stated = {action.identity for action in still if isinstance(action, Add)}
         left_out = {id(action) for action in still if isinstance(action, Remove) and action.identity in stated}
@@ -607,13 +558,3 @@ def _once(names: Iterable[str], where: str) -> None:
 def _set(members: Members, name: str) -> Mapping[str, str]:
     """Properties that have a value: one that is null is not set."""
     return {key: value for key, value in (members.optional_text_map(name) or {}).items() if value is not None}
-
-
-def _deletion_vector(members: Members) -> DeletionVector | None:
-    if members.value.get("deletionVector") is None:
-        return None
-    return DeletionVector.parse(members.members("deletionVector"))
-
-
-def _present(**members: object) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}

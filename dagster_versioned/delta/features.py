@@ -5,11 +5,11 @@ returned or a byte written: a wrong answer is the one thing that must never happ
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.delta.schema.types import StructType, parse_schema, parts_of
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 _READER_FEATURES = frozenset(
@@ -101,27 +101,9 @@ EARLIER_NAMES = {"catalogOwned": "catalogManaged"}
 _ANOTHER = "Use a newer release, or a program that implements it."
 
 
-def _field_metadata(schema: StructType) -> Iterator[str]:
-    def walk(data_type: DataType) -> Iterator[str]:
-        match data_type:
-            case StructType(fields=fields):
-                for member in fields:
-                    yield from member.metadata
-                    yield from walk(member.type)
-            case ArrayType(element_type=element):
-                yield from walk(element)
-            case MapType(key_type=key, value_type=value):
-                yield from walk(key)
-                yield from walk(value)
-            case _:
-                pass
-
-    yield from walk(schema)
-
-
 def _in_fields(feature: str) -> Callable[[Metadata, StructType], bool]:
     keys = _FIELD_KEYS[feature]
-    return lambda _, schema: any(key in keys for key in _field_metadata(schema))
+    return lambda _, schema: any(key in keys for part in parts_of(schema) for key in part.metadata)
 
 
 def _property(key: str) -> Callable[[Metadata, StructType], bool]:

@@ -9,29 +9,23 @@ from dagster_versioned.delta.features import column_mapping, writer_features
 from dagster_versioned.delta.files.statistics import num_records
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.delta.schema.mapped_columns import NESTED_IDS
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, decimal_of
+from dagster_versioned.delta.schema.types import (
+    PRIMITIVES,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    decimal_of,
+    parts_of,
+)
 from dagster_versioned.delta.schema.widening import CHANGES, is_wider_for_iceberg
 from dagster_versioned.errors import InvalidInput
 
 _OLD_NESTED_IDS = "parquet.field.nested.ids"
 """What the protocol's text first called `NESTED_IDS`; its paths begin with the name and not the physical one."""
 
-_PRIMITIVES = frozenset(
-    {
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "float",
-        "double",
-        "string",
-        "binary",
-        "boolean",
-        "timestamp",
-        "timestamp_ntz",
-        "date",
-    }
-)
+_PRIMITIVES = PRIMITIVES - {"void", "variant"}
 
 
 def iceberg_compat(protocol: Protocol, metadata: Metadata) -> frozenset[int]:
@@ -119,35 +113,19 @@ def _of_field(field: StructField, path: str, *, nests: bool) -> Iterator[str]:
         old, new = change.get("fromType", ""), change.get("toType", "")
         if not is_wider_for_iceberg(old, new):
             yield f"column {path!r} was changed from {old} to {new}"
-    yield from _of_type(field.type, path, nests=nests, nested=_NestedPlace.of(field))
+    yield from _of_type(field.type, path, nests=nests, nested=_NestedPlace.of(field.name, field.metadata))
 
 
 def _shared_ids(schema: StructType) -> Iterator[str]:
     """Ids of elements, keys and values that others have, too: of these, or of columns."""
-    fields = [*_fields(schema, "")]
+    fields = [(".".join(part.path), part) for part in parts_of(schema)]
     used = {number: path for path, field in fields if isinstance(number := field.metadata.get(ID), int)}
     for path, field in fields:
-        nested = _NestedPlace.of(field)
+        nested = _NestedPlace.of(field.path[-1], field.metadata)
         for inside, number in nested.ids.items():
             own = path + inside.removeprefix(nested.path)
             if (other := used.setdefault(number, own)) != own:
                 yield f"{own!r} and {other!r} have one id, {number} ({NESTED_IDS})"
-
-
-def _fields(data_type: DataType, path: str) -> Iterator[tuple[str, StructField]]:
-    match data_type:
-        case StructType(fields=fields):
-            for field in fields:
-                own = f"{path}.{field.name}" if path else field.name
-                yield own, field
-                yield from _fields(field.type, own)
-        case ArrayType(element_type=element):
-            yield from _fields(element, f"{path}.element")
-        case MapType(key_type=key, value_type=value):
-            yield from _fields(key, f"{path}.key")
-            yield from _fields(value, f"{path}.value")
-        case _:
-            pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +136,11 @@ class _NestedPlace:
     ids: Mapping[str, int]
 
     @classmethod
-    def of(cls, field: StructField) -> Self:
-        name = field.metadata.get(PHYSICAL_NAME, field.name)
-        old = cast("Mapping[str, int]", field.metadata.get(_OLD_NESTED_IDS) or {})
-        new = cast("Mapping[str, int]", field.metadata.get(NESTED_IDS) or {})
-        ids = {name + path.removeprefix(field.name): number for path, number in old.items()} | dict(new)
+    def of(cls, field: str, metadata: Mapping[str, Any]) -> Self:
+        name = metadata.get(PHYSICAL_NAME, field)
+        old = cast("Mapping[str, int]", metadata.get(_OLD_NESTED_IDS) or {})
+        new = cast("Mapping[str, int]", metadata.get(NESTED_IDS) or {})
+        ids = {name + path.removeprefix(field): number for path, number in old.items()} | dict(new)
         return cls(name, {path: number for path, number in ids.items() if type(number) is int})
 
     def at(self, step: str) -> Self:

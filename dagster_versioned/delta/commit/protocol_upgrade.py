@@ -10,7 +10,7 @@ from dagster_versioned.delta.features import (
     reader_features,
     writer_features,
 )
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import StructType, parts_of
 from dagster_versioned.errors import InvalidInput
 
 ASKED = "delta.feature."
@@ -136,29 +136,9 @@ def _needed(properties: Mapping[str, str], schema: StructType) -> Iterator[str]:
             if value.lower() not in ("supported", "enabled"):
                 raise InvalidInput(f"{key} is {value!r:.50}; it can only be 'supported'. Nothing was written.")
             yield known_feature(key.removeprefix(ASKED))
-    yield from _of_type(schema, bound=True)
-
-
-def _of_type(data_type: DataType, *, bound: bool) -> Iterator[str]:
-    """What columns need; ``bound``: whether a NOT NULL of their fields is enforced, as outside of arrays and maps."""
-    match data_type:
-        case StructType(fields=fields):
-            for member in fields:
-                yield from _of_field(member, bound=bound)
-        case ArrayType(element_type=element):
-            yield from _of_type(element, bound=False)
-        case MapType(key_type=key, value_type=value):
-            yield from _of_type(key, bound=False)
-            yield from _of_type(value, bound=False)
-        case _:
-            if data_type in _BY_TYPE:
-                yield _BY_TYPE[data_type]
-
-
-def _of_field(member: StructField, *, bound: bool) -> Iterator[str]:
-    if bound and not member.nullable:
-        yield "invariants"
-    for key in member.metadata:
-        if key in _BY_FIELD:
-            yield _BY_FIELD[key]
-    yield from _of_type(member.type, bound=bound)
+    for part in parts_of(schema):
+        if not part.nullable and not part.is_inside:  # where a NOT NULL is enforced
+            yield "invariants"
+        yield from (_BY_FIELD[key] for key in part.metadata if key in _BY_FIELD)
+        if isinstance(part.type, str) and part.type in _BY_TYPE:
+            yield _BY_TYPE[part.type]

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Self
 
 from dagster_versioned.delta.actions import Metadata, Protocol
@@ -17,18 +16,12 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.clustering import clustering_columns
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_path, physical_schema
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn, identity_columns
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import Inside, StructType, parts_of
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
+__all__ = ["Inside", "Path", "WriteRules", "named_columns", "parse_columns", "references", "require_enforceable"]
+
 Path = tuple[str, ...]
-
-
-class Inside(StrEnum):
-    """The steps of a path that lead into a list or map; as text they are not told from a field of that name."""
-
-    ELEMENT = "element"
-    KEY = "key"
-    VALUE = "value"
 
 
 _CHECK = "delta.constraints."
@@ -94,7 +87,7 @@ class WriteRules:
         )
         tracked = "rowTracking" in features and metadata.is_set(ROW_TRACKING_ENABLED)
         return cls(
-            not_null=tuple(path for path, nullable, _ in _parts(schema) if not nullable),
+            not_null=tuple(part.path for part in parts_of(schema) if not part.nullable),
             checks={
                 **(_constraints(metadata) if "checkConstraints" in features else {}),
                 **(_invariants(schema) if "invariants" in features else {}),
@@ -123,33 +116,6 @@ def _stores_partitions(features: frozenset[str], metadata: Metadata) -> bool:
     return "materializePartitionColumns" in features or metadata.is_set("delta.writePartitionColumnsToParquet")
 
 
-def _members(schema: StructType, path: Path = ()) -> Iterator[tuple[Path, StructField]]:
-    """Every field outside of arrays and maps, parents first."""
-    for member in schema.fields:
-        here = (*path, member.name)
-        yield here, member
-        if isinstance(member.type, StructType):
-            yield from _members(member.type, here)
-
-
-def _parts(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, bool, Mapping[str, Any]]]:
-    """Every field, element, key and value at any depth: its path, whether it may be null, and what is noted of it."""
-    parts: list[tuple[str, DataType, bool, Mapping[str, Any]]] = []
-    match data_type:
-        case StructType(fields=fields):
-            parts = [(member.name, member.type, member.nullable, member.metadata) for member in fields]
-        case ArrayType(element_type=element, contains_null=nullable):
-            parts = [(Inside.ELEMENT, element, nullable, {})]
-        case MapType(key_type=key, value_type=value, value_contains_null=nullable):
-            parts = [(Inside.KEY, key, True, {}), (Inside.VALUE, value, nullable, {})]  # no map has a key that is null
-        case _:
-            pass
-    for step, kind, nullable, noted in parts:
-        here = (*path, step)
-        yield here, nullable, noted
-        yield from _parts(kind, here)
-
-
 def require_enforceable(protocol: Protocol, schema: StructType) -> None:
     """Raise `UnsupportedFeature` for rules in places where they are not enforced, and no row may pass them over.
 
@@ -157,15 +123,14 @@ def require_enforceable(protocol: Protocol, schema: StructType) -> None:
     generated from generated ones.
     """
     features = writer_features(protocol)
-    for path, _, noted in _parts(schema):
-        listed = any(isinstance(step, Inside) for step in path)
+    for part in parts_of(schema):
         for feature, broken, where in (
-            ("invariants", listed and _INVARIANT in noted, "a list or map"),
-            ("generatedColumns", len(path) > 1 and noted.get(_GENERATED) is not None, "a column"),
+            ("invariants", part.is_inside and _INVARIANT in part.metadata, "a list or map"),
+            ("generatedColumns", len(part.path) > 1 and part.metadata.get(_GENERATED) is not None, "a column"),
         ):
             if broken and feature in features:
                 raise UnsupportedFeature(
-                    f"{'.'.join(path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
+                    f"{'.'.join(part.path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
                     " enforced yet, so the table cannot be written. Nothing was written. Use a program that does."
                 )
     generated = _expressions(schema, _GENERATED) if "generatedColumns" in features else {}
@@ -231,9 +196,9 @@ def _constraints(metadata: Metadata) -> dict[str, str]:
 def _invariants(schema: StructType) -> dict[str, str]:
     """Protocol: *Column Invariants*."""
     return {
-        f"invariant of {'.'.join(path)}": _invariant(member.metadata[_INVARIANT], path)
-        for path, member in _members(schema)
-        if _INVARIANT in member.metadata
+        f"invariant of {'.'.join(part.path)}": _invariant(part.metadata[_INVARIANT], part.path)
+        for part in parts_of(schema)
+        if _INVARIANT in part.metadata and not part.is_inside
     }
 
 
@@ -264,20 +229,16 @@ _NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*?))\s*([.,]|$)")
 def _statistics(
     metadata: Metadata, schema: StructType, clustering: tuple[Path, ...], mapping: ColumnMapping
 ) -> tuple[Path, ...]:
-    leaves = [path for path, member in _members(schema) if not isinstance(member.type, StructType)]
+    leaves = [part.path for part in parts_of(schema) if not (part.is_inside or isinstance(part.type, StructType))]
     named = metadata.configuration.get("delta.dataSkippingStatsColumns")
-    if named is not None:
-        wanted = [tuple(part.casefold() for part in path) for path in parse_columns(named)]
-    else:
-        number = metadata.configuration.get("delta.dataSkippingNumIndexedCols", "")
-        count = int(number) if _NUMBER.fullmatch(number) else INDEXED_COLUMNS
-        wanted = [tuple(part.casefold() for part in path) for path in (leaves if count < 0 else leaves[:count])]
-    wanted += [tuple(part.casefold() for part in path) for path in clustering]
-    chosen = dict.fromkeys(wanted)
+    number = metadata.configuration.get("delta.dataSkippingNumIndexedCols", "")
+    count = int(number) if _NUMBER.fullmatch(number) else INDEXED_COLUMNS
+    first = leaves if count < 0 else leaves[:count]
+    wanted = set(map(_folded, (*(first if named is None else parse_columns(named)), *clustering)))
     return tuple(
         physical_path(schema, leaf, mapping)
         for leaf in leaves
-        if any(tuple(part.casefold() for part in leaf[:length]) in chosen for length in range(1, len(leaf) + 1))
+        if any(_folded(leaf[:length]) in wanted for length in range(1, len(leaf) + 1))
     )
 
 

@@ -6,12 +6,14 @@ a file below the table's folder is its object key in the store.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Add, DeletionVector, Members, Remove
+from dagster_versioned.delta.actions import Add, DeletionVector, Members, Remove, member_name
 from dagster_versioned.delta.paths import Column, compute, keys_of
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -58,9 +60,18 @@ REMOVE = pa.schema(
 )
 """A ``remove`` in a checkpoint: a tombstone, which needs neither statistics nor tags."""
 
+REQUIRED = {
+    Add.NAME: ("path", "partitionValues", "size", "modificationTime", "dataChange"),
+    Remove.NAME: ("path", "dataChange"),
+}
+"""Members without which there is no action, by its name."""
+
 KEY = pa.field("key", pa.string())
 FILES = ADD.append(KEY)
 TOMBSTONES = REMOVE.append(KEY)
+
+_ATTRIBUTES = {member_name(own.name): own.name for kind in (Add, Remove) for own in fields(kind)} | {"key": "key"}
+"""What the columns of `FILES` and `TOMBSTONES` are called in an action."""
 
 _MANY_CHUNKS = 32
 
@@ -77,53 +88,45 @@ def with_keys(table: pa.Table) -> pa.Table:
 
 def adds_table(adds: Sequence[Add]) -> pa.Table:
     """Add actions as a table with the schema `FILES`."""
-    columns: list[list[Any]] = [
-        [add.path for add in adds],
-        [list(add.partition_values.items()) for add in adds],
-        [add.size for add in adds],
-        [add.modification_time for add in adds],
-        [add.data_change for add in adds],
-        [add.stats for add in adds],
-        [None if add.tags is None else list(add.tags.items()) for add in adds],
-        [add.deletion_vector and add.deletion_vector.to_json() for add in adds],
-        [add.base_row_id for add in adds],
-        [add.default_row_commit_version for add in adds],
-        [add.clustering_provider for add in adds],
-        [add.key for add in adds],
-    ]
-    return _table(columns, FILES)
+    return _table(adds, FILES)
 
 
 def removes_table(removes: Sequence[Remove]) -> pa.Table:
     """Remove actions as a table with the schema `TOMBSTONES`."""
-    columns: list[list[Any]] = [
-        [remove.path for remove in removes],
-        [remove.deletion_timestamp for remove in removes],
-        [remove.data_change for remove in removes],
-        [remove.extended_file_metadata for remove in removes],
-        [None if remove.partition_values is None else list(remove.partition_values.items()) for remove in removes],
-        [remove.size for remove in removes],
-        [remove.deletion_vector and remove.deletion_vector.to_json() for remove in removes],
-        [remove.base_row_id for remove in removes],
-        [remove.default_row_commit_version for remove in removes],
-        [remove.key for remove in removes],
-    ]
-    return _table(columns, TOMBSTONES)
+    return _table(removes, TOMBSTONES)
 
 
-def _table(columns: list[list[Any]], schema: pa.Schema) -> pa.Table:
-    if not columns[0]:
+def _table(actions: Sequence[Add | Remove], schema: pa.Schema) -> pa.Table:
+    if not actions:
         return no_rows(schema)
-    arrays: list[Any] = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+    arrays: list[Any] = []
+    for name, kind in zip(schema.names, cast("list[Any]", schema.types), strict=True):
+        values: list[Any] = list(map(attrgetter(_ATTRIBUTES[name]), actions))
+        if kind == TEXT_MAP:
+            values = [None if value is None else list(value.items()) for value in values]
+        elif kind == DELETION_VECTOR:
+            values = [vector and vector.to_json() for vector in values]
+        arrays.append(pa.array(values, kind))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def to_adds(table: pa.Table) -> list[Add]:
     """The rows of a `FILES` table as actions; for callers that know it is small."""
-    columns = {name: _values(table[name]) for name in ADD.names}
+    columns = _attributes(table, ADD)
     columns["partitionValues"] = [values or {} for values in columns["partitionValues"]]
-    columns["deletionVector"] = list(map(to_vector, columns["deletionVector"], columns["path"]))
     return list(map(Add, *columns.values()))
+
+
+def to_removes(table: pa.Table) -> list[Remove]:
+    """The rows of a `TOMBSTONES` table as actions."""
+    columns = _attributes(table, REMOVE)
+    names = [_ATTRIBUTES[name] for name in columns]
+    return [Remove(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _attributes(table: pa.Table, schema: pa.Schema) -> dict[str, list[Any]]:
+    columns = {name: _values(table[name]) for name in schema.names}
+    return {**columns, "deletionVector": list(map(to_vector, columns["deletionVector"], columns["path"]))}
 
 
 def _values(column: Column) -> list[Any]:

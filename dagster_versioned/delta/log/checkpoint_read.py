@@ -27,6 +27,7 @@ from dagster_versioned.delta.files.file_actions import (
     ADD,
     KEY,
     REMOVE,
+    REQUIRED,
     TEXT_MAP,
     adds_table,
     identities,
@@ -81,11 +82,6 @@ _PARSED = "stats_parsed"
 
 _PARALLEL = 4
 """Parts of one file that are read at once."""
-
-_REQUIRED = {
-    Add.NAME: ("path", "partitionValues", "size", "modificationTime", "dataChange"),
-    Remove.NAME: ("path", "dataChange"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +306,8 @@ def _require_version(versions: Sequence[int | None], key: str) -> None:
 
 
 def _require_members(columns: dict[str, pa.Table], key: str) -> None:
-    for name in columns.keys() & _REQUIRED:
-        for column in _REQUIRED[name]:
+    for name in columns.keys() & REQUIRED:
+        for column in REQUIRED[name]:
             if columns[name][column].null_count:
                 raise LogCorrupt(f"{key}: a {name} action has no {column}. Nothing was read.")
     sizes = columns[Add.NAME]["size"]

@@ -1,9 +1,7 @@
 """Log compaction files: the commits of a range as one, to be read in their stead. Protocol: *Log Compaction Files*."""
 
-from typing import Any
-
-from dagster_versioned.delta.actions import Remove, encode_action
-from dagster_versioned.delta.files.file_actions import in_order, to_adds, to_vector
+from dagster_versioned.delta.actions import encode_action
+from dagster_versioned.delta.files.file_actions import in_order, to_adds, to_removes
 from dagster_versioned.delta.log.commits import compaction_key
 from dagster_versioned.delta.log.replay import Changes, read_changes
 from dagster_versioned.errors import InvalidInput
@@ -30,19 +28,5 @@ def _encode(changes: Changes) -> bytes:
     lines = [encode_action(action) for action in newest if action is not None]
     lines += sorted(map(encode_action, others))
     lines += map(encode_action, to_adds(in_order(changes.adds)))
-    lines += [encode_action(_remove(row)) for row in in_order(changes.removes).to_pylist()]
+    lines += map(encode_action, to_removes(in_order(changes.removes)))
     return b"".join(line + b"\n" for line in lines)
-
-
-def _remove(row: dict[str, Any]) -> Remove:
-    return Remove(
-        row["path"],
-        row["dataChange"],
-        row["deletionTimestamp"],
-        row["extendedFileMetadata"],
-        None if row["partitionValues"] is None else dict(row["partitionValues"]),
-        row["size"],
-        deletion_vector=to_vector(row["deletionVector"], row["path"]),
-        base_row_id=row["baseRowId"],
-        default_row_commit_version=row["defaultRowCommitVersion"],
-    )

@@ -36,6 +36,7 @@ from dagster_versioned.delta.files.file_actions import (
     DELETION_VECTOR,
     KEY,
     REMOVE,
+    REQUIRED,
     TEXT_MAP,
     adds_table,
     identity_text,
@@ -190,8 +191,8 @@ class _Bulk:
 
     def __init__(self) -> None:
         self._headers: list[Header] = []
-        self._adds = _Rows(_add_columns, ADD)
-        self._removes = _Rows(_remove_columns, REMOVE)
+        self._adds = _Rows(Add.NAME, ADD)
+        self._removes = _Rows(Remove.NAME, REMOVE)
 
     def commit(self, versions: range, data: bytes, info: ObjectInfo | None = None) -> None:
         """Take in the bytes of a commit, or of a compaction of several; of the last with what the store knows of it."""
@@ -293,8 +294,8 @@ def _chosen(table: pa.Table, rows: Any) -> pa.Table:
 class _Rows:
     """The actions of one kind, gathered: a few as parsed JSON, most of them as Arrow tables already."""
 
-    def __init__(self, columns: Any, schema: pa.Schema) -> None:
-        self._columns = columns
+    def __init__(self, kind: str, schema: pa.Schema) -> None:
+        self._kind = kind
         self._schema = schema
         self._pending: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
@@ -326,7 +327,7 @@ class _Rows:
             return
         if set(map(type, rows)) != {dict}:
             raise _Unusual
-        columns, vectors = self._columns(rows)
+        columns, vectors = _columns(rows, self._kind, self._schema)
         paths = pa.chunked_array([columns["path"]])
         try:
             keys = keys_of(paths)
@@ -347,43 +348,28 @@ class _Rows:
 # --- columns of parsed JSON ------------------------------------------------------------------------------------------
 
 _ABSENT = type(None)
+_PYTHON: dict[pa.DataType, type] = {pa.string(): str, pa.int64(): int, pa.bool_(): bool}
 _Vectors = list[DeletionVector | None] | None
 _VALUES: Callable[[dict[str, Any]], Iterable[Any]] = cast("Any", dict.values)
 
 
-def _add_columns(rows: list[dict[str, Any]]) -> "tuple[dict[str, pa.Array[Any]], _Vectors]":
+def _columns(rows: list[dict[str, Any]], kind: str, schema: pa.Schema) -> "tuple[dict[str, pa.Array[Any]], _Vectors]":
+    """The members of actions of a kind, and their deletion vectors."""
     vectors, descriptors = _deletion_vectors(rows)
-    return {
-        "path": _values(rows, "path", pa.string(), {str}),
-        "partitionValues": _maps(rows, "partitionValues", {dict}),
-        "size": _counts(rows, "size", {int}),
-        "modificationTime": _values(rows, "modificationTime", pa.int64(), {int}),
-        "dataChange": _values(rows, "dataChange", pa.bool_(), {bool}),
-        "stats": _values(rows, "stats", pa.string(), {str, _ABSENT}),
-        "tags": _maps(rows, "tags", {dict, _ABSENT}),
-        "deletionVector": descriptors,
-        "baseRowId": _values(rows, "baseRowId", pa.int64(), {int, _ABSENT}),
-        "defaultRowCommitVersion": _values(rows, "defaultRowCommitVersion", pa.int64(), {int, _ABSENT}),
-        "clusteringProvider": _values(rows, "clusteringProvider", pa.string(), {str, _ABSENT}),
-    }, vectors
-
-
-def _remove_columns(rows: list[dict[str, Any]]) -> "tuple[dict[str, pa.Array[Any]], _Vectors]":
-    vectors, descriptors = _deletion_vectors(rows)
-    # Not kept, but an action is no better for what is wrong in them.
-    _column(rows, "stats", {str, _ABSENT})
-    _entries(_column(rows, "tags", {dict, _ABSENT}))
-    return {
-        "path": _values(rows, "path", pa.string(), {str}),
-        "deletionTimestamp": _values(rows, "deletionTimestamp", pa.int64(), {int, _ABSENT}),
-        "dataChange": _values(rows, "dataChange", pa.bool_(), {bool}),
-        "extendedFileMetadata": _values(rows, "extendedFileMetadata", pa.bool_(), {bool, _ABSENT}),
-        "partitionValues": _maps(rows, "partitionValues", {dict, _ABSENT}),
-        "size": _counts(rows, "size", {int, _ABSENT}),
-        "deletionVector": descriptors,
-        "baseRowId": _values(rows, "baseRowId", pa.int64(), {int, _ABSENT}),
-        "defaultRowCommitVersion": _values(rows, "defaultRowCommitVersion", pa.int64(), {int, _ABSENT}),
-    }, vectors
+    columns: dict[str, Any] = {}
+    for name, stored in zip(schema.names, cast("list[Any]", schema.types), strict=True):
+        absent = set[type]() if name in REQUIRED[kind] else {_ABSENT}
+        if stored == TEXT_MAP:
+            columns[name] = _maps(rows, name, {dict} | absent)
+        elif stored != DELETION_VECTOR:
+            columns[name] = _values(rows, name, stored, {_PYTHON[stored]} | absent)
+    if kind == Remove.NAME:  # these are not kept, but an action is no better for what is wrong in them
+        _column(rows, "stats", {str, _ABSENT})
+        _entries(_column(rows, "tags", {dict, _ABSENT}))
+    least = compute.min(columns["size"]).as_py()
+    if least is not None and least < 0:
+        raise _Unusual
+    return {**columns, "deletionVector": descriptors}, vectors
 
 
 def _column(rows: list[dict[str, Any]], name: str, types: set[type]) -> list[Any]:
@@ -398,14 +384,6 @@ def _values(rows: list[dict[str, Any]], name: str, kind: pa.DataType, types: set
         return pa.array(_column(rows, name, types), kind)
     except (pa.ArrowException, OverflowError):
         raise _Unusual from None
-
-
-def _counts(rows: list[dict[str, Any]], name: str, types: set[type]) -> "pa.Array[Any]":
-    values = _values(rows, name, pa.int64(), types)
-    least = compute.min(values).as_py()
-    if least is not None and least < 0:
-        raise _Unusual
-    return values
 
 
 def _maps(rows: list[dict[str, Any]], name: str, types: set[type]) -> "pa.Array[Any]":

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parts_of
 from dagster_versioned.errors import IntegrityError, LogCorrupt, UnsupportedType
 
 ColumnMapping = Literal["none", "name", "id"]
@@ -24,7 +24,9 @@ def require_mapped(schema: StructType, mapping: ColumnMapping) -> None:
     its struct the same."""
     if mapping == "none":
         return
-    for struct in _structs(schema):
+    for struct in (schema, *(part.type for part in parts_of(schema))):
+        if not isinstance(struct, StructType):
+            continue
         names = [physical_name(field, mapping) for field in struct.fields]
         ids = [field_id(field) for field in struct.fields] if mapping == "id" else []
         if len(set(names)) < len(names) or len(set(ids)) < len(ids):
@@ -92,21 +94,6 @@ def _physical(data_type: DataType, mapping: ColumnMapping) -> DataType:
             return replace(data_type, key_type=_physical(key, mapping), value_type=_physical(value, mapping))
         case _:
             return data_type
-
-
-def _structs(data_type: DataType) -> Iterator[StructType]:
-    match data_type:
-        case StructType(fields=fields):
-            yield data_type
-            for field in fields:
-                yield from _structs(field.type)
-        case ArrayType(element_type=element):
-            yield from _structs(element)
-        case MapType(key_type=key, value_type=value):
-            yield from _structs(key)
-            yield from _structs(value)
-        case _:
-            pass
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

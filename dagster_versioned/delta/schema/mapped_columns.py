@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parts_of
 from dagster_versioned.errors import LogCorrupt
 
 MODE = "delta.columnMapping.mode"
@@ -26,7 +27,7 @@ def with_mapped_columns(
     """
     if (configuration.get(MODE) or "none").lower() == "none":
         return schema, dict(configuration)
-    known = [number for field in _fields(schema) for number in _ids(field)]
+    known = [number for part in parts_of(schema) for number in _ids(part.metadata)]
     given = _IdCounter(max([_highest(configuration), *known]), keep_names, _nests(configuration))
     mapped = given.struct(schema)
     return mapped, {**configuration, MAX_ID: str(given.last)}
@@ -39,8 +40,8 @@ def columns_back(before: StructType, configuration: Mapping[str, str], after: St
     """
     if (configuration.get(MODE) or "none").lower() == "none":
         return []
-    ids = [(field.name, number) for field in _fields(after) if type(number := field.metadata.get(ID)) is int]
-    known = {number for field in _fields(before) if type(number := field.metadata.get(ID)) is int}
+    ids = [(part.path[-1], number) for part in parts_of(after) if type(number := part.metadata.get(ID)) is int]
+    known = {number for part in parts_of(before) if type(number := part.metadata.get(ID)) is int}
     given = range(_highest(configuration) + 1)
     return [name for name, number in ids if number in given and number not in known]
 
@@ -112,22 +113,7 @@ def _inner_paths(data_type: DataType, path: str) -> Iterator[str]:
             pass
 
 
-def _fields(data_type: DataType) -> Iterator[StructField]:
-    match data_type:
-        case StructType(fields=fields):
-            for field in fields:
-                yield field
-                yield from _fields(field.type)
-        case ArrayType(element_type=element):
-            yield from _fields(element)
-        case MapType(key_type=key, value_type=value):
-            yield from _fields(key)
-            yield from _fields(value)
-        case _:
-            pass
-
-
-def _ids(field: StructField) -> Iterator[int]:
-    if isinstance(number := field.metadata.get(ID), int):
+def _ids(metadata: Mapping[str, Any]) -> Iterator[int]:
+    if isinstance(number := metadata.get(ID), int):
         yield number
-    yield from (field.metadata.get(NESTED_IDS) or {}).values()
+    yield from (metadata.get(NESTED_IDS) or {}).values()

@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -178,7 +179,7 @@ class StructType:
 
     def holds(self, primitive: str) -> bool:
         """Whether any column, at any depth, is of the named primitive type."""
-        return any(leaf == primitive for leaf in _leaves(self))
+        return any(part.type == primitive for part in parts_of(self))
 
     def to_json(self) -> dict[str, Any]:
         return {"type": "struct", "fields": [member.to_json() for member in self.fields]}
@@ -325,18 +326,44 @@ def _all_nullable(data_type: DataType) -> DataType:
             return data_type
 
 
-def _leaves(data_type: DataType) -> Iterator[str]:
+class Inside(StrEnum):
+    """The steps of a path that lead into a list or map; as text they are not told from a field of that name."""
+
+    ELEMENT = "element"
+    KEY = "key"
+    VALUE = "value"
+
+
+class Part(NamedTuple):
+    """A field, element, key or value: its path, its type, whether it may be null, and what is noted of it."""
+
+    path: tuple[str, ...]
+    type: "DataType"
+    nullable: bool
+    metadata: Mapping[str, Any]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is, at any depth, in a list or map."""
+        return any(isinstance(step, Inside) for step in self.path)
+
+
+def parts_of(data_type: DataType, path: tuple[str, ...] = ()) -> Iterator[Part]:
+    """Every field, element, key and value of a type at any depth, parents first."""
+    parts: list[Part] = []
     match data_type:
         case StructType(fields=fields):
-            for member in fields:
-                yield from _leaves(member.type)
-        case ArrayType(element_type=element):
-            yield from _leaves(element)
-        case MapType(key_type=key, value_type=value):
-            yield from _leaves(key)
-            yield from _leaves(value)
+            parts = [Part((*path, own.name), own.type, own.nullable, own.metadata) for own in fields]
+        case ArrayType(element_type=element, contains_null=nullable):
+            parts = [Part((*path, Inside.ELEMENT), element, nullable, {})]
+        case MapType(key_type=key, value_type=value, value_contains_null=nullable):
+            # no map has a key that is null
+            parts = [Part((*path, Inside.KEY), key, True, {}), Part((*path, Inside.VALUE), value, nullable, {})]
         case _:
-            yield data_type
+            pass
+    for part in parts:
+        yield part
+        yield from parts_of(part.type, part.path)
 
 
 def _dotted(path: tuple[str, ...]) -> str:
