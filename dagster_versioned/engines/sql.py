@@ -322,6 +322,14 @@ def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:
     return result.to_arrow_table() if hasattr(result, "to_arrow_table") else result.fetch_arrow_table()
 
 
+def select_rows(query: str, **tables: pa.Table) -> pa.Table:
+    """The rows of a query over tables, by their names in it."""
+    with database() as connection:
+        for name, rows in tables.items():
+            register(connection, name, rows)
+        return arrow_rows(connection.execute(query))
+
+
 def arrow_reader(result: "DuckDBPyConnection") -> pa.RecordBatchReader:
     """The rows of what a connection executed last, in batches that are computed as they are read."""
     return result.to_arrow_reader() if hasattr(result, "to_arrow_reader") else result.fetch_record_batch()

@@ -15,7 +15,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, anti_join
 from dagster_versioned.features.arrow.samples import member_of
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions
@@ -69,7 +69,7 @@ class ShownTable(UpstreamFiles):
             else self.rows.select(list(columns))
         )
         if DATA_VERSION_BY_FIELD in rows.column_names:
-            held = sample_rows.members_of(rows, DATA_VERSION_BY_FIELD)
+            held = ARROW_ROWS.members_of(rows, DATA_VERSION_BY_FIELD)
             missing = {old: new for old, new in self.aliases.items() if old not in held and new in held}
             members = {
                 each: member_of(rows, DATA_VERSION_BY_FIELD, missing.get(each, each)) for each in (*held, *missing)
@@ -128,7 +128,7 @@ class FeatureToRebase:
             return None
         stored = self._files().read(pa.Table)
         taken = self._members(before)
-        held = sample_rows.members_of(stored, PROVENANCE_BY_FIELD)
+        held = ARROW_ROWS.members_of(stored, PROVENANCE_BY_FIELD)
         members = [each.member for each in self.feature.fields if taken.get(each.member, each.member) in held]
         if len(members) < len(self.feature.fields):
             return None  # an added field: its versions are those of samples, which the function brings
@@ -150,7 +150,7 @@ class FeatureToRebase:
         resolved = self._feature_table(self._graph).resolve(files)
         asked, plan = resolved.increment.asked, resolved.feature.plan
         changed = pa.concat_tables([each.select(list(plan.units)) for each in (old.stale, old.gone)])
-        accepted = sample_rows.anti_join(asked.stale, changed, plan.units)
+        accepted = anti_join(asked.stale, changed, plan.units)
         count = accepted.num_rows
         if not count:
             return None
@@ -167,9 +167,9 @@ class FeatureToRebase:
             )
         )
         everything = self._files().read(pa.Table)
-        stored = sample_rows.within(plan, everything, accepted)
+        stored = ARROW_ROWS.within(plan, everything, accepted)
         taken = self._members(before)
-        held = sample_rows.members_of(stored, DATA_VERSION_BY_FIELD)
+        held = ARROW_ROWS.members_of(stored, DATA_VERSION_BY_FIELD)
         kept = {each: taken.get(each, each) for each in plan.members if taken.get(each, each) in held}
         rows = without_versions(stored)
         if kept:
@@ -193,7 +193,7 @@ class FeatureToRebase:
         members = resolved.feature.plan.members
         rows = _beside(update.frame, stored, members)
         if everything is not None:
-            rest = sample_rows.anti_join(everything, stored, resolved.feature.plan.ids)
+            rest = anti_join(everything, stored, resolved.feature.plan.ids)
             rows = pa.concat_tables([rows, _beside(None, rest, members)], promote_options="permissive")
         digests = cast("Mapping[str, str]", update.custom[FEATURE_MEMBER]["digests"])
         shown = ShownTable(self.table, self.table.files(), rows, digests)
@@ -232,7 +232,7 @@ class FeatureToRebase:
 
 def _beside(new: pa.Table | None, old: pa.Table, members: Collection[str]) -> pa.Table:
     """Rows with their data versions by the fields of both; new ones are in ``new``, the same rows, if given."""
-    held = sample_rows.members_of(old, DATA_VERSION_BY_FIELD)
+    held = ARROW_ROWS.members_of(old, DATA_VERSION_BY_FIELD)
     found: dict[str, Any] = {}
     for each in dict.fromkeys((*members, *held)):
         if new is not None and each in members:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
 
@@ -29,12 +29,12 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, UnsupportedType
-from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
-from dagster_versioned.features.arrow import samples as arrow_samples
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.increment import Increment, SampleRows, SamplesToCompute
-from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
+from dagster_versioned.features.increment import Increment, SamplesToCompute
+from dagster_versioned.features.resolve import sample_plan
+from dagster_versioned.features.sample_rows import SampleRows
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
@@ -80,7 +80,7 @@ class FeatureTable:
         head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
-        way = _sample_engine(as_type)
+        engine = _sample_rows(as_type)
         digests = self._upstream_digests(given)
         types = {
             new: field.type
@@ -89,26 +89,26 @@ class FeatureTable:
                 each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
             )
         }
-        with way.rows.translated(self._conditions(stale_if, where)), ExitStack() as pinned:
-            pin = way.pin(pinned)
+        with engine.translated(self._conditions(stale_if, where)), ExitStack() as pinned:
+            pin = engine.pin(pinned)
             all_of_them = full or head is None or stale_if is not None
-            narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, way, pin, types)
+            narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, engine, pin, types)
             if narrowed is not None:
                 given, frames, current = narrowed
             else:
-                frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
-                current = self._current(head, way, full, types, stale_if=stale_if)
-            changes = way.resolver.resolve(_light(self.plan, given), frames, current, pin)
+                frames = {each.name: self._versions(each, given[each.name], engine) for each in self.plan.upstreams}
+                current = self._current(head, engine, full, types, stale_if=stale_if)
+            changes = engine.resolve(_light(self.plan, given), frames, current, pin)
             if narrowed is not None:
                 changes = replace(changes, counts=_of_all(changes.counts, head))
             reads = {name: _reading(files) for name, files in given.items()}
 
             def rows(units: Any, *, every: bool) -> Any:
-                return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
+                return engine.as_frame(engine.rows_of(self.plan, reads, units, every=every), as_type)
 
-            some = partial(self._of_some, upstreams, where or {}, way, pin, full)
+            some = partial(self._of_some, upstreams, where or {}, engine, pin, full)
             return self._resolved(
-                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all(), some
+                changes, engine, head, current, rows, as_type, digests, partition, full, pinned.pop_all(), some
             )
 
     def resolve_samples(
@@ -128,15 +128,15 @@ class FeatureTable:
         """
         head, full = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
-        way = _sample_engine(cast("type[Any]", type(samples)))
-        samples = way.rows.own(samples, None)
-        names = way.rows.names(samples)
+        engine = _sample_rows(cast("type[Any]", type(samples)))
+        samples = engine.own(samples, None)
+        names = engine.names(samples)
         require_columns("The frame of samples", names, self.plan.ids)
-        says = way.rows.members_of(samples, DATA_VERSION_BY_FIELD)
+        says = engine.members_of(samples, DATA_VERSION_BY_FIELD)
         require_plain_columns(self.plan, "The frame of samples", names, says)
-        way.rows.members_of(samples, PROVENANCE_BY_FIELD)
+        engine.members_of(samples, PROVENANCE_BY_FIELD)
         if head is not None and not full:
-            self._check_types(samples, way, head)
+            self._check_types(samples, engine, head)
         if PROVENANCE_BY_FIELD not in names:
             columns = _columns_of(self.feature, names)
             if lost := sorted({*names} - {*self.plan.ids, *SYSTEM_COLUMNS}.union(*columns.values())):
@@ -144,21 +144,21 @@ class FeatureTable:
                     f"The samples of feature {self.feature.key!r} have the columns {lost}, which belong to no field: "
                     "nobody would see them change. Nothing was written. Add them to the columns of a field."
                 )
-            samples = way.rows.with_contents(samples, columns)
-        ids = engine_for(samples).schema(way.rows.select(samples, self.plan.ids), WriteOptions())
+            samples = engine.with_contents(samples, columns)
+        ids = engine_for(samples).schema(engine.select(samples, self.plan.ids), WriteOptions())
         types = {field.name: field.type for field in ids.fields}
-        current = self._current(head, way, full, types, stale_if=stale_if)
-        light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
+        current = self._current(head, engine, full, types, stale_if=stale_if)
+        light = engine.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
         def rows(units: Any, *, every: bool) -> Any:
-            found = way.rows.samples_of(self.plan, samples, units, every=every)
-            return way.rows.as_frame(found, as_type or way.frame_type)
+            found = engine.samples_of(self.plan, samples, units, every=every)
+            return engine.as_frame(found, as_type or engine.frame_type)
 
-        frame_type = as_type or way.frame_type
-        with way.rows.translated(self._conditions(stale_if, None)), ExitStack() as pinned:
-            changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
+        frame_type = as_type or engine.frame_type
+        with engine.translated(self._conditions(stale_if, None)), ExitStack() as pinned:
+            changes = engine.resolve_samples(self.plan, light, current, engine.pin(pinned))
             return self._resolved(
-                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
+                changes, engine, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
             )
 
     # Inside
@@ -170,7 +170,7 @@ class FeatureTable:
     def _resolved(
         self,
         changes: SampleChanges,
-        way: "_SampleEngine",
+        engine: SampleRows[Any],
         head: UpstreamFiles | None,
         current: Any,
         rows: Any,
@@ -185,26 +185,26 @@ class FeatureTable:
         counts = replace(changes.counts, reasons={}) if full else changes.counts
 
         def some(frame: Any, count: int) -> Any:
-            return frame if count else way.rows.none_of(frame)  # known to be empty, nothing is read for it
+            return frame if count else engine.none_of(frame)  # known to be empty, nothing is read for it
 
-        new = some(way.rows.units_of(self.plan, changes.new), counts.new)
-        stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
+        new = some(engine.units_of(self.plan, changes.new), counts.new)
+        stale = some(engine.units_of(self.plan, changes.stale), counts.stale)
         gone = some(changes.orphaned, counts.orphaned)
         asked = SamplesToCompute(new, stale, gone, counts, full=full, first=current is None)
         if part is not None:
             asked = part(asked)
         keys = {field.member: field.key for field in self.feature.fields}
         increment: Increment[Any] = Increment(
-            asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
+            asked, engine, self.plan, rows, lambda frame: engine.as_frame(frame, as_type), keys, partition
         )
-        return ResolvedIncrement(self, increment, way, head, current, upstreams, pinned, samples)
+        return ResolvedIncrement(self, increment, engine, head, current, upstreams, pinned, samples)
 
     def _of_some(
         self,
         upstreams: Mapping[str, UpstreamFiles],
         where: Mapping[str, str],
-        way: "_SampleEngine",
-        pin: Pin,
+        engine: SampleRows[Any],
+        pin: Callable[[Any], Any],
         full: bool,
         asked: SamplesToCompute,
     ) -> SamplesToCompute:
@@ -224,11 +224,11 @@ class FeatureTable:
             upstream, files = replace(known[name], filter=condition), upstreams[name]
             read = _needed(upstream, files.schema)
             upstream = replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
-            rows = way.rows.passing(upstream, files.read(way.frame_type, read))
-            keys = tuple(each for each in self.plan.units if each in way.rows.names(rows))
+            rows = engine.passing(upstream, files.read(engine.frame_type, read))
+            keys = tuple(each for each in self.plan.units if each in engine.names(rows))
             by_keys = replace(self.plan, units=keys)
-            new, stale = (pin(way.rows.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
-            counts = replace(asked.counts, new=way.rows.count(new), stale=way.rows.count(stale), reasons={})
+            new, stale = (pin(engine.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
+            counts = replace(asked.counts, new=engine.count(new), stale=engine.count(stale), reasons={})
             left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
             asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
         return asked
@@ -270,7 +270,7 @@ class FeatureTable:
         """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
 
         By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
-        all samples are to be compared: the head has not all that it was to have, was computed in another way, from
+        all samples are to be compared: the head has not all that it was to have, was computed in another engine, from
         versions that are gone or that nobody recorded; or units are matched by other columns than their ids.
         """
         version = head.files.versions[0]
@@ -306,8 +306,8 @@ class FeatureTable:
         head: UpstreamFiles,
         given: Mapping[str, UpstreamFiles],
         digests: Mapping[str, Mapping[str, str]],
-        way: "_SampleEngine",
-        pin: Pin,
+        engine: SampleRows[Any],
+        pin: Callable[[Any], Any],
         types: Mapping[str, DataType],
     ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
         """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
@@ -316,31 +316,31 @@ class FeatureTable:
             return None
         if not changed:
             nothing = {name: files.of_none() for name, files in given.items()}
-            frames = {each.name: self._versions(each, nothing[each.name], way) for each in self.plan.upstreams}
-            return nothing, frames, self._current(head.of_none(), way, False, types)
+            frames = {each.name: self._versions(each, nothing[each.name], engine) for each in self.plan.upstreams}
+            return nothing, frames, self._current(head.of_none(), engine, False, types)
         frames: dict[str, Any] = {}
         touched: Any = None
         for each in self.plan.upstreams:
             if each.name in changed:
-                before, now = (self._versions(each, files, way) for files in changed[each.name])
-                units = way.rows.differing(self.plan, each.fields, before, now)
-                touched = units if touched is None else way.rows.together(touched, units)
+                before, now = (self._versions(each, files, engine) for files in changed[each.name])
+                units = engine.differing(self.plan, each.fields, before, now)
+                touched = units if touched is None else engine.together(touched, units)
                 frames[each.name] = now
             else:
-                frames[each.name] = self._versions(each, given[each.name], way)
+                frames[each.name] = self._versions(each, given[each.name], engine)
         touched = pin(touched)
         given = {name: changed[name][1] if name in changed else files for name, files in given.items()}
-        frames = {name: way.rows.within(self.plan, frame, touched) for name, frame in frames.items()}
+        frames = {name: engine.within(self.plan, frame, touched) for name, frame in frames.items()}
 
         def some(frame: Any) -> Any:
-            return pin(way.rows.within(self.plan, frame, touched))
+            return pin(engine.within(self.plan, frame, touched))
 
-        return given, frames, self._current(head, way, False, types, some)
+        return given, frames, self._current(head, engine, False, types, some)
 
     def _current(
         self,
         head: UpstreamFiles | None,
-        way: "_SampleEngine",
+        engine: SampleRows[Any],
         full: bool,
         types: Mapping[str, DataType],
         some: Callable[[Any], Any] = lambda frame: frame,
@@ -367,9 +367,9 @@ class FeatureTable:
         ]
         if stale_if is not None and not full:
             read = Names({"stored": head.schema}).resolve(stale_if).of("stored")
-            frame = head.read(way.frame_type, list(dict.fromkeys([*columns, *read])))
-            return way.rows.stored(self.plan, way.rows.marked_stale(frame, stale_if), stale=False)
-        return way.rows.stored(self.plan, some(head.read(way.frame_type, columns)), stale=full)
+            frame = head.read(engine.frame_type, list(dict.fromkeys([*columns, *read])))
+            return engine.stored(self.plan, engine.marked_stale(frame, stale_if), stale=False)
+        return engine.stored(self.plan, some(head.read(engine.frame_type, columns)), stale=full)
 
     def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
         """Refuse what would fail once rows are read: before anything is computed."""
@@ -380,16 +380,16 @@ class FeatureTable:
             renamed = each.renamed([name for name in known if not name.startswith(SYSTEM_PREFIX)])
             wanted = [*each.ids, *each.on, *(each.select or ())]
             require_columns(f"Upstream {each.name!r}", renamed, wanted)
-            names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
+            names[each.name] = each.selected(renamed)
         refuse_equal_names(self.plan, names)
 
-    def _check_types(self, samples: Any, way: "_SampleEngine", head: UpstreamFiles) -> None:
+    def _check_types(self, samples: Any, engine: SampleRows[Any], head: UpstreamFiles) -> None:
         """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
         others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
-        both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
+        both = [name for name in engine.names(samples) if name in head.schema.names and name not in others]
         if not both:
             return  # samples that are ids alone
-        given = engine_for(samples).schema(way.rows.select(samples, both), WriteOptions())
+        given = engine_for(samples).schema(engine.select(samples, both), WriteOptions())
         try:
             updated_schema(StructType(map(head.schema.field, both)), given)
         except UnsupportedType as error:
@@ -398,16 +398,16 @@ class FeatureTable:
                 "of them again (run config full: true)."
             ) from None
 
-    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles, way: "_SampleEngine") -> Any:
+    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles, engine: SampleRows[Any]) -> Any:
         """The columns of an upstream that say which samples there are, and of which versions."""
         known, needed = files.schema.names, _needed(upstream, files.schema)
         if DATA_VERSION_BY_FIELD in known:
-            return files.read(way.frame_type, [*needed, DATA_VERSION_BY_FIELD])
+            return files.read(engine.frame_type, [*needed, DATA_VERSION_BY_FIELD])
         columns = _columns_of(self.graph[upstream.name], known)
         used = {member: columns[member] for member in upstream.fields}
         wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
-        frame = way.rows.with_contents(files.read(way.frame_type, list(wanted)), used)
-        return way.rows.select(frame, [*needed, DATA_VERSION_BY_FIELD])
+        frame = engine.with_contents(files.read(engine.frame_type, list(wanted)), used)
+        return engine.select(frame, [*needed, DATA_VERSION_BY_FIELD])
 
     def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
         """By upstream, the digests of the fields that the feature is computed from.
@@ -443,7 +443,7 @@ class ResolvedIncrement:
         self,
         feature: FeatureTable,
         increment: Increment[Any],
-        way: "_SampleEngine",
+        engine: SampleRows[Any],
         head: UpstreamFiles | None,
         current: Any,
         upstreams: Mapping[str, Mapping[str, str]],
@@ -455,7 +455,7 @@ class ResolvedIncrement:
         self._pinned = pinned
         self._part = ExitStack()
         self.feature = feature
-        self._sample_engine = way
+        self._engine = engine
         self._head = head
         self._current = current
         self._upstreams = upstreams
@@ -510,9 +510,9 @@ class ResolvedIncrement:
     def _base(self) -> Version | None:
         return self._head.files.versions[0] if self._head is not None else None
 
-    def _stamped(self, rows: Any, part: Increment[Any], *, allow_empty: bool) -> tuple[Any, Any, SampleRows]:
+    def _stamped(self, rows: Any, part: Increment[Any], *, allow_empty: bool) -> tuple[Any, Any, SampleRows[Any]]:
         """The rows of a part with their versions, the units that go, and the engine of both frames."""
-        engine, units = self._sample_engine.rows, self.feature.plan.units
+        engine, units = self._engine, self.feature.plan.units
         if part.todo:
             frame = self._computed(rows, part)
         elif self._head is None or (self._current is None and part.asked.full):
@@ -520,8 +520,8 @@ class ResolvedIncrement:
                 raise self._empty()
             frame = self._no_rows(part)
         elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
-            frame = arrow_sample_rows.empty(self._head.schema)
-            return frame, arrow_sample_rows.select(frame, units), arrow_sample_rows
+            frame = ARROW_ROWS.empty(self._head.schema)
+            return frame, ARROW_ROWS.select(frame, units), ARROW_ROWS
         else:
             frame = engine.empty(self._head.schema, part.asked.gone)
         return frame, engine.select(part.asked.gone, units), engine
@@ -529,9 +529,8 @@ class ResolvedIncrement:
     def _computed(self, rows: Any, part: Increment[Any]) -> Any:
         """The rows that were returned, or the samples, of what is asked for."""
         if rows is not None:
-            engine, plan = self._sample_engine, self.feature.plan
-            own = engine.rows.own(rows, part.units)
-            return engine.rows.finished(plan, part.units, own, engine.pin(self._part))
+            engine, plan = self._engine, self.feature.plan
+            return engine.finished(plan, part.units, engine.own(rows, part.units), engine.pin(self._part))
         if self._samples is not None:
             return self._finished_samples(part)
         raise InvalidInput(
@@ -568,24 +567,22 @@ class ResolvedIncrement:
         """Rows of no sample, where none are stored that would say which columns there are."""
         if self._samples is not None:
             return self._finished_samples(part)
-        plan, rows = self.feature.plan, self._sample_engine.rows
+        plan, rows = self.feature.plan, self._engine
         if not {*plan.ids} <= {*plan.units}:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples, and nobody knows the types of its ids "
                 f"{sorted({*plan.ids} - {*plan.units})}. Nothing was written. Give its upstreams some samples first."
             )
-        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._sample_engine.pin(self._part))
+        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._engine.pin(self._part))
 
     def _finished_samples(self, part: Increment[Any]) -> Any:
         every = part.asked.first and not part.asked.piece
-        pin = self._sample_engine.pin(self._part)
-        return self._sample_engine.rows.finished_samples(
-            self.feature.plan, part.units, self._samples, pin, part.todo, every=every
-        )
+        pin = self._engine.pin(self._part)
+        return self._engine.finished_samples(self.feature.plan, part.units, self._samples, pin, part.todo, every=every)
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
-        plan, rows = self.feature.plan, self._sample_engine.rows
+        plan, rows = self.feature.plan, self._engine
         keys = {field.key: field.member for field in self.feature.feature.fields}
         before = after or self._base
         record = FeatureRecord.of(before.identity.custom) if before is not None else None
@@ -627,27 +624,13 @@ def field_versions(graph: FeatureGraph, key: str) -> dict[str, tuple[str, str]]:
     return {field.key: (versions[field.key], field.code_version) for field in graph[key].fields}
 
 
-@dataclass(frozen=True)
-class _SampleEngine:
-    """How an engine does it, and the type of its frames."""
-
-    resolver: Resolver
-    rows: SampleRows
-    frame_type: type
-
-    def pin(self, until: ExitStack) -> Pin:
-        """Keeps frames until a stack is closed."""
-        return lambda frame: until.enter_context(self.rows.pinned(frame))
-
-
-def _sample_engine(frame_type: type) -> _SampleEngine:
-    """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
+def _sample_rows(frame_type: type) -> SampleRows[Any]:
+    """The rows of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
     if isinstance(engine_for_type(frame_type), ArrowEngine):
-        return _SampleEngine(arrow_samples, arrow_sample_rows, pa.Table)
-    from dagster_versioned.engines.spark import samples
-    from dagster_versioned.features.spark import sample_rows
+        return ARROW_ROWS
+    from dagster_versioned.features.spark.sample_rows import SparkSampleRows
 
-    return _SampleEngine(samples, sample_rows, frame_type)
+    return SparkSampleRows(frame_type)
 
 
 def _of_all(counts: Counts, head: UpstreamFiles | None) -> Counts:

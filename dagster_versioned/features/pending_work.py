@@ -22,7 +22,7 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import Names, arrow_rows, database, register
 from dagster_versioned.errors import CommitConflict, InvalidInput
-from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, anti_join
 from dagster_versioned.features.arrow.samples import matching, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.feature_table import FeatureTable
@@ -222,7 +222,7 @@ def _expected(
                 )
             )
         away = pa.concat_tables([each.select(list(plan.units)) for each in (asked.stale, asked.gone)])
-        stays = arrow_sample_rows.anti_join(stored, away, plan.units)
+        stays = anti_join(stored, away, plan.units)
         parts.append(_passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD]))
     rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
     return _ExpectedRows(table, cast("Any", None), rows)
@@ -239,7 +239,7 @@ def _stored(
         needed += [name for name in files.schema.names if dep.rename.get(name, name) in wanted]
     needed = list(dict.fromkeys(needed))
     frame = files.read(pa.Table, [*needed, PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD])
-    versions = arrow_sample_rows.stored(plan, frame, stale=False)[DATA_VERSION_BY_FIELD]
+    versions = ARROW_ROWS.stored(plan, frame, stale=False)[DATA_VERSION_BY_FIELD]
     return frame.select(needed).append_column(DATA_VERSION_BY_FIELD, versions)
 
 

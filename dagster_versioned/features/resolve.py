@@ -1,27 +1,9 @@
 """What a feature's table lacks of what its upstreams say. Source: seed 004 ("Incremental Computations")."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-
-from dagster_versioned.engines.samples import FieldText, SampleChanges, SampleHash, SamplePlan, UpstreamSamples
+from dagster_versioned.engines.samples import FieldText, SampleHash, SamplePlan, UpstreamSamples
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
-
-Pin = Callable[[Any], Any]
-"""Keeps a lazy frame that is looked at more than once."""
-
-
-class Resolver(Protocol):
-    """An engine's way to compare samples: `features.arrow.samples` or `engines.spark.samples`."""
-
-    def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any, pin: Pin = ...) -> SampleChanges:
-        """Compare with what the upstreams say."""
-        ...
-
-    def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any, pin: Pin = ...) -> SampleChanges:
-        """Compare with samples that bring their provenance."""
-        ...
 
 
 def sample_plan(graph: FeatureGraph, key: str, how: SampleHash) -> SamplePlan:

@@ -24,7 +24,7 @@ from dagster_versioned.engines.comparison import (
     refuse_bad_keys,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
-from dagster_versioned.engines.frames import family_of, in_memory, stream, to_frame
+from dagster_versioned.engines.frames import family_of, to_frame, to_table
 from dagster_versioned.engines.join_key import join_keys
 from dagster_versioned.engines.row_order import TAKE_ROWS
 from dagster_versioned.identity.digest import fresh_key, row_lanes
@@ -33,18 +33,10 @@ from dagster_versioned.identity.digest import fresh_key, row_lanes
 def diff_frames(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
     """See `dagster_versioned.engines.dispatch.diff_rows`."""
     families = {family_of(cast("type[Any]", type(frame))) for frame in (before, after)}
-    diff = _diff_tables(_table(before), _table(after), key)
+    diff = _diff_tables(to_table(before), to_table(after), key)
     if len(families) == 1 and families <= {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame"}:
         return _as_frames(diff, cast("type[Any]", type(before)))
     return diff
-
-
-def _table(frame: Any) -> pa.Table:
-    table = in_memory(frame)
-    if table is None:
-        schema, batches = stream(frame)
-        table = pa.Table.from_batches(batches, schema)
-    return table
 
 
 def _as_frames(diff: RowDiff[pa.Table], frame_type: type) -> RowDiff[Any]:

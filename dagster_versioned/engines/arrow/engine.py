@@ -14,7 +14,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
-from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
+from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, to_table, unreadable
 from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order, order_rows
@@ -86,9 +86,7 @@ class ArrowEngine:
 
     def schema(self, frame: Any, options: WriteOptions) -> StructType:
         """The schema under which the frame would be stored."""
-        table = in_memory(frame)
-        arrow_schema = table.schema if table is not None else stream(frame)[0]
-        return stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+        return stored_schema(stream(frame)[0], sort_columns=options.sort_columns, columns=options.columns)
 
     def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
         """See `untyped.typed`."""
@@ -97,11 +95,7 @@ class ArrowEngine:
     @contextmanager
     def pinned(self, frame: Any) -> Generator[pa.Table]:
         """The frame as a table in memory."""
-        table = in_memory(frame)
-        if table is None:
-            schema, batches = stream(frame)
-            table = pa.Table.from_batches(batches, schema)
-        yield table
+        yield to_table(frame)
 
     def widened(self, frame: Any, schema: StructType) -> pa.Table:
         """The columns of the schema in its types."""
@@ -117,9 +111,7 @@ class ArrowEngine:
 
     def sums(self, frame: Any, schema: StructType, key: bytes) -> Sums:
         """As of any engine."""
-        table = in_memory(frame)
-        batches = table.to_batches(max_chunksize=BATCH_ROWS) if table is not None else stream(frame)[1]
-        return _sums(conform_all(batches, schema), schema, key)
+        return _sums(conform_all(stream(frame, BATCH_ROWS)[1], schema), schema, key)
 
     def sums_of_scan(self, scan: Scan, key: bytes, frame: Any = None) -> Sums:
         """As of any engine; two parts are in memory."""
@@ -179,10 +171,7 @@ class ArrowEngine:
     def _rows(self, frame: Any, options: WriteOptions) -> tuple[StructType, Iterator[pa.RecordBatch]]:
         """The stored schema, and the rows in that schema, in the order in which they are stored."""
         table = in_memory(frame)
-        if table is not None:
-            arrow_schema, incoming = table.schema, iter(table.to_batches(max_chunksize=BATCH_ROWS))
-        else:
-            arrow_schema, incoming = stream(frame)
+        arrow_schema, incoming = stream(frame if table is None else table, BATCH_ROWS)
         schema = stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
         batches = conform_all(incoming, schema)
         require_clusterable(schema, options.cluster_by)
@@ -265,7 +254,7 @@ def typed(frame: Any, known: Callable[[], StructType | None]) -> Any:
     ``known`` is asked only where something is to be typed; what stays untyped is refused by who writes it.
     """
     table = in_memory(frame)
-    schema, batches = (table.schema, iter(table.to_batches())) if table is not None else stream(frame)
+    schema, batches = stream(frame if table is None else table)
     guessed = (
         table is not None and not table.num_rows and family_of(cast("type[Any]", type(frame))) == "pandas.DataFrame"
     )

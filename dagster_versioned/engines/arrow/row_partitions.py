@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from dagster_versioned.engines.frames import in_memory, stream
+from dagster_versioned.engines.frames import to_table
 from dagster_versioned.engines.row_order import TAKE_ROWS
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, unknown_keys
 
@@ -15,7 +15,7 @@ from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, m
 @contextmanager
 def split(frame: Any, partitions: RowPartitions, *, allow_empty: bool) -> Generator[dict[str, Any]]:
     """See `dagster_versioned.engines.dispatch.split_rows`."""
-    yield _split_table(_table(frame), partitions, allow_empty)
+    yield _split_table(to_table(frame), partitions, allow_empty)
 
 
 def _split_table(table: pa.Table, partitions: RowPartitions, allow_empty: bool) -> dict[str, pa.Table]:
@@ -59,11 +59,3 @@ def _normal(table: pa.Table, column: KeyColumn) -> "tuple[pa.ChunkedArray[Any], 
     if pa.types.is_date(kind):
         values = values.cast(kind).cast(pa.date32())
     return cast("pa.ChunkedArray[Any]", values.cast(pa.string())), False
-
-
-def _table(frame: Any) -> pa.Table:
-    table = in_memory(frame)
-    if table is None:
-        schema, batches = stream(frame)
-        table = pa.Table.from_batches(list(batches), schema)
-    return table

@@ -49,12 +49,12 @@ def resolve(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `features.arrow.samples.resolve`. The frames of changes are lazy; their counts are computed at once.
-
-    ``pin`` keeps a frame that is looked at more than once.
-    """
+    """See `SampleRows.resolve`. The frames of changes are lazy; their counts are computed at once."""
     frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
-    data = {each.name: _names(each, frames[each.name]) for each in plan.upstreams}
+    data = {
+        each.name: [name for name in frames[each.name].columns if name not in each.version_columns]
+        for each in plan.upstreams
+    }
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): dict(frame.dtypes) for name, frame in frames.items()})
     return _compared(plan, frames, current, _expected(plan, frames, data), pin)
@@ -66,7 +66,7 @@ def resolve_samples(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `features.arrow.samples.resolve_samples`; ``pin`` as in `resolve`."""
+    """See `SampleRows.resolve_samples`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
     _require_members(samples, PROVENANCE_BY_FIELD, plan.members)
     _require_flat("the frame", plan.ids, samples)
@@ -104,15 +104,13 @@ def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: "DataFrame") -
         require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
-        table = table.select(
-            *map(column, kept), *(column(version_column(member, upstream.name)) for member in upstream.fields)
-        )
+        table = table.select(*map(column, (*kept, *upstream.version_columns)))
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
 def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: "DataFrame") -> "DataFrame":
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
-    names = [version_column(member, upstream.name) for member in upstream.fields]
+    names = upstream.version_columns
     order = [column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
     rows = sf.array_sort(
         sf.collect_list(sf.struct(*order, *(column(name).alias(f"v{i}") for i, name in enumerate(names))))
@@ -126,19 +124,19 @@ def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: "DataFrame") ->
 
 
 def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping[str, Sequence[str]]) -> "DataFrame":
-    # Those that every sample has come first: an optional one never decides which samples there are beside them.
-    order = sorted(plan.upstreams, key=lambda each: each.optional)
-    kind = "full" if all(each.optional for each in order) else "left"
-    joined = reduce(
-        lambda left, each: left.join(frames[each.name], list(plan.on), kind if each.optional else "inner"),
-        order[1:],
-        frames[order[0].name],
-    )
-    columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
+    columns = dict.fromkeys([*plan.on, *(name for each, _ in plan.joins for name in data[each.name])])
     own = [hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
     fields = {member: column(version_column(member)) for member in plan.members}
-    joined = joined.select(*map(column, columns), *own)
-    return joined.select(*map(column, columns), *_provenance(plan, fields))
+    rows = joined(plan, frames).select(*map(column, columns), *own)
+    return rows.select(*map(column, columns), *_provenance(plan, fields))
+
+
+def joined(plan: SamplePlan, frames: "Mapping[str, DataFrame]") -> "DataFrame":
+    """The rows of the upstreams, by name, that belong together."""
+    (first, _), *others = plan.joins
+    return reduce(
+        lambda left, join: left.join(frames[join[0].name], list(plan.on), join[1]), others, frames[first.name]
+    )
 
 
 def _text(field: FieldText) -> "Column":
@@ -287,11 +285,6 @@ def _require_flat(what: str, ids: Sequence[str], table: "DataFrame") -> None:
 def any_null(ids: Sequence[str]) -> "Column":
     """Whether one of the columns is null."""
     return reduce(lambda left, right: left | right, (column(name).isNull() for name in ids))
-
-
-def _names(upstream: UpstreamSamples, frame: "DataFrame") -> list[str]:
-    versions = {version_column(member, upstream.name) for member in upstream.fields}
-    return [name for name in frame.columns if name not in versions]
 
 
 def column(name: str) -> "Column":
