@@ -111,24 +111,32 @@ def name_of(frame_type: type) -> str:
     return f"{frame_type.__module__}.{frame_type.__qualname__}"
 
 
-def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
+def _with_index(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The frame with what its index says in columns."""
     import pandas as pd
 
     index = frame.index
     if any(name is not None for name in index.names):
         try:
-            frame = frame.reset_index()
+            return frame.reset_index()
         except ValueError as error:
             raise UnsupportedFrame(
                 f"The index {list(index.names)} cannot become columns: {error}. Nothing was written. Rename it, or "
                 "drop it with reset_index(drop=True)."
             ) from error
-    elif not pd.api.types.is_integer_dtype(index.dtype):
+    if not pd.api.types.is_integer_dtype(index.dtype):
         # An unnamed integer index numbers the rows, and so does their order; any other is data without a column name.
         raise UnsupportedFrame(
             f"The frame has an index of {index.dtype} without a name. Nothing was written. Name it (df.index.name = "
             "...), so that it becomes a column, or drop it with reset_index(drop=True)."
         )
+    return frame
+
+
+def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
+    import pandas as pd
+
+    frame = _with_index(frame)
     unnamed = [name for name in cast("Sequence[object]", frame.columns) if not isinstance(name, str)]
     if unnamed:
         raise UnsupportedFrame(

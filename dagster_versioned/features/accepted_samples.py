@@ -12,13 +12,12 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SYSTEM_COLUMNS,
     Counts,
-    SampleHash,
 )
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, anti_join
 from dagster_versioned.features.arrow.samples import member_of
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions, hash_of
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -61,13 +60,11 @@ class ShownTable(UpstreamFiles):
         return schema_from_arrow(self.rows.schema) if self.rows is not None else super().schema
 
     def read(self, frame_type: type, columns: Sequence[str] | None = None) -> Any:
-        rows: pa.Table = (
-            super().read(pa.Table, columns)
-            if self.rows is None
-            else self.rows
-            if columns is None
-            else self.rows.select(list(columns))
-        )
+        rows: pa.Table
+        if self.rows is None:
+            rows = super().read(pa.Table, columns)
+        else:
+            rows = self.rows if columns is None else self.rows.select(list(columns))
         if DATA_VERSION_BY_FIELD in rows.column_names:
             held = ARROW_ROWS.members_of(rows, DATA_VERSION_BY_FIELD)
             missing = {old: new for old, new in self.aliases.items() if old not in held and new in held}
@@ -168,17 +165,19 @@ class FeatureToRebase:
         )
         everything = self._files().read(pa.Table)
         stored = ARROW_ROWS.within(plan, everything, accepted)
-        taken = self._members(before)
-        held = ARROW_ROWS.members_of(stored, DATA_VERSION_BY_FIELD)
-        kept = {each: taken.get(each, each) for each in plan.members if taken.get(each, each) in held}
-        rows = without_versions(stored)
-        if kept:
-            found = {new: member_of(stored, DATA_VERSION_BY_FIELD, old) for new, old in kept.items()}
-            rows = _with_struct(rows, DATA_VERSION_BY_FIELD, found)
+        rows = self._with_old_versions(stored, plan.members, self._members(before))
         made = self._plan(resolved, resolved.finish(rows, part), stored, count, left, everything)
         return replace(made, increment=part, upstreams=files)
 
     # Inside
+
+    def _with_old_versions(self, stored: pa.Table, members: Iterable[str], taken: Mapping[str, str]) -> pa.Table:
+        """The user's columns, and the data versions of members that were called as ``taken`` says, or as they are."""
+        held = ARROW_ROWS.members_of(stored, DATA_VERSION_BY_FIELD)
+        kept = {each: taken.get(each, each) for each in members if taken.get(each, each) in held}
+        found = {new: member_of(stored, DATA_VERSION_BY_FIELD, old) for new, old in kept.items()}
+        rows = without_versions(stored)
+        return _with_struct(rows, DATA_VERSION_BY_FIELD, found) if found else rows
 
     def _plan(
         self,
@@ -204,9 +203,7 @@ class FeatureToRebase:
 
     def _feature_table(self, graph: FeatureGraph) -> FeatureTable:
         assert self.record is not None
-        return FeatureTable(
-            graph, self.feature.key, self.table, SampleHash(cast("Any", self.record.hash[0]), self.record.hash[1])
-        )
+        return FeatureTable(graph, self.feature.key, self.table, hash_of(self.record))
 
     def _members(self, before: FeatureGraph) -> dict[str, str]:
         """The old members of the versions by field, by the new ones that are called otherwise."""
@@ -217,17 +214,14 @@ class FeatureToRebase:
         key = feature.key
         if key in self._above:
             return self._above[key].shown
-        table = table_of(feature, self._project, self._others)
-        if not table.exists() or not table.state.history.heads:
-            return None
+        files = UpstreamFiles.current(table_of(feature, self._project, self._others))
         prefix = f"{key}."
         aliases = {
             old.removeprefix(prefix).replace("/", "_"): new.replace("/", "_")
             for old, new in self._names.items()
             if old.startswith(prefix)
         }
-        files = table.files()
-        return ShownTable(table, files, aliases=aliases) if aliases else UpstreamFiles(table, files)
+        return ShownTable(files.table, files.files, aliases=aliases) if files is not None and aliases else files
 
 
 def _beside(new: pa.Table | None, old: pa.Table, members: Collection[str]) -> pa.Table:

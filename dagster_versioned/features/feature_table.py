@@ -1,9 +1,9 @@
 """A feature over its versioned table: what is stale of it, and what comes of what was computed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -70,35 +70,17 @@ class FeatureTable:
         (SQL) on the columns of upstreams, by feature: others are left for later. Raises `InvalidInput`, and
         `CommitConflict` for a table that another program changed.
         """
-        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
-            raise InvalidInput(
-                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
-                "or written; materialize them first."
-            )
-        for name in (dep.feature for dep in self.feature.deps):
-            upstreams[name].require_definition(self.graph, name)
+        self._require_upstreams(upstreams)
         head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
-        engine = _sample_rows(as_type)
         digests = self._upstream_digests(given)
-        types = {
-            new: field.type
-            for each in self.plan.upstreams
-            for new, field in zip(
-                each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
-            )
-        }
-        with engine.translated(self._conditions(stale_if, where)), ExitStack() as pinned:
-            pin = engine.pin(pinned)
-            all_of_them = full or head is None or stale_if is not None
-            narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, engine, pin, types)
-            if narrowed is not None:
-                given, frames, current = narrowed
-            else:
-                frames = {each.name: self._versions(each, given[each.name], engine) for each in self.plan.upstreams}
-                current = self._current(head, engine, full, types, stale_if=stale_if)
-            changes = engine.resolve(_light(self.plan, given), frames, current, pin)
+        engine, types = _sample_rows(as_type), _types(self.plan, given)
+        comparison = _Comparison(self, engine, as_type, partition, head, full, types, stale_if)
+        with engine.translated(self._conditions(stale_if, where)), comparison.pinned:
+            narrowed = comparison.narrowed(given, digests)
+            given, frames, current = narrowed or (given, comparison.versions(given), comparison.current())
+            changes = engine.resolve(_light(self.plan, given), frames, current, comparison.pin)
             if narrowed is not None:
                 changes = replace(changes, counts=_of_all(changes.counts, head))
             reads = {name: _reading(files) for name, files in given.items()}
@@ -106,10 +88,8 @@ class FeatureTable:
             def rows(units: Any, *, every: bool) -> Any:
                 return engine.as_frame(engine.rows_of(self.plan, reads, units, every=every), as_type)
 
-            some = partial(self._of_some, upstreams, where or {}, engine, pin, full)
-            return self._resolved(
-                changes, engine, head, current, rows, as_type, digests, partition, full, pinned.pop_all(), some
-            )
+            asked = comparison.of_some(comparison.asked(changes, current), upstreams, where or {})
+            return comparison.resolved(asked, current, rows, digests)
 
     def resolve_samples(
         self,
@@ -129,7 +109,7 @@ class FeatureTable:
         head, full = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
         engine = _sample_rows(cast("type[Any]", type(samples)))
-        samples = engine.own(samples, None)
+        samples = engine.own(samples)
         names = engine.names(samples)
         require_columns("The frame of samples", names, self.plan.ids)
         says = engine.members_of(samples, DATA_VERSION_BY_FIELD)
@@ -147,19 +127,17 @@ class FeatureTable:
             samples = engine.with_contents(samples, columns)
         ids = engine_for(samples).schema(engine.select(samples, self.plan.ids), WriteOptions())
         types = {field.name: field.type for field in ids.fields}
-        current = self._current(head, engine, full, types, stale_if=stale_if)
+        as_type = as_type or engine.frame_type
+        comparison = _Comparison(self, engine, as_type, partition, head, full, types, stale_if)
+        current = comparison.current()
         light = engine.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
         def rows(units: Any, *, every: bool) -> Any:
-            found = engine.samples_of(self.plan, samples, units, every=every)
-            return engine.as_frame(found, as_type or engine.frame_type)
+            return engine.as_frame(engine.samples_of(self.plan, samples, units, every=every), as_type)
 
-        frame_type = as_type or engine.frame_type
-        with engine.translated(self._conditions(stale_if, None)), ExitStack() as pinned:
-            changes = engine.resolve_samples(self.plan, light, current, engine.pin(pinned))
-            return self._resolved(
-                changes, engine, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
-            )
+        with engine.translated(self._conditions(stale_if, None)), comparison.pinned:
+            changes = engine.resolve_samples(self.plan, light, current, comparison.pin)
+            return comparison.resolved(comparison.asked(changes, current), current, rows, {}, samples)
 
     # Inside
 
@@ -167,209 +145,48 @@ class FeatureTable:
         filters = (each.filter for each in self.plan.upstreams)
         return [each for each in (stale_if, *(where or {}).values(), *filters) if each is not None]
 
-    def _resolved(
-        self,
-        changes: SampleChanges,
-        engine: SampleRows[Any],
-        head: UpstreamFiles | None,
-        current: Any,
-        rows: Any,
-        as_type: type,
-        upstreams: Mapping[str, Mapping[str, str]],
-        partition: str | None,
-        full: bool,
-        pinned: ExitStack,
-        part: Callable[[SamplesToCompute], SamplesToCompute] | None = None,
-        samples: Any = None,
-    ) -> "ResolvedIncrement":
-        counts = replace(changes.counts, reasons={}) if full else changes.counts
-
-        def some(frame: Any, count: int) -> Any:
-            return frame if count else engine.none_of(frame)  # known to be empty, nothing is read for it
-
-        new = some(engine.units_of(self.plan, changes.new), counts.new)
-        stale = some(engine.units_of(self.plan, changes.stale), counts.stale)
-        gone = some(changes.orphaned, counts.orphaned)
-        asked = SamplesToCompute(new, stale, gone, counts, full=full, first=current is None)
-        if part is not None:
-            asked = part(asked)
-        keys = {field.member: field.key for field in self.feature.fields}
-        increment: Increment[Any] = Increment(
-            asked, engine, self.plan, rows, lambda frame: engine.as_frame(frame, as_type), keys, partition
-        )
-        return ResolvedIncrement(self, increment, engine, head, current, upstreams, pinned, samples)
-
-    def _of_some(
-        self,
-        upstreams: Mapping[str, UpstreamFiles],
-        where: Mapping[str, str],
-        engine: SampleRows[Any],
-        pin: Callable[[Any], Any],
-        full: bool,
-        asked: SamplesToCompute,
-    ) -> SamplesToCompute:
-        """Of what is asked for, the samples of which the upstreams' rows satisfy conditions; the others are left."""
-        if where and full:
-            raise InvalidInput(
-                f"All samples of feature {self.feature.key!r} are to be computed again, and yet only those where "
-                f"{dict(where)}. Nothing was computed or written. Leave one of the two out."
-            )
-        known = {each.name: each for each in self.plan.upstreams}
-        for name, condition in where.items():
-            if name not in known:
-                raise InvalidInput(
-                    f"Feature {self.feature.key!r} is not computed from {name!r}, but from {sorted(known)}. Nothing "
-                    "was computed or written. Name one of these in the conditions."
-                )
-            upstream, files = replace(known[name], filter=condition), upstreams[name]
-            read = _needed(upstream, files.schema)
-            upstream = replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
-            rows = engine.passing(upstream, files.read(engine.frame_type, read))
-            keys = tuple(each for each in self.plan.units if each in engine.names(rows))
-            by_keys = replace(self.plan, units=keys)
-            new, stale = (pin(engine.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
-            counts = replace(asked.counts, new=engine.count(new), stale=engine.count(stale), reasons={})
-            left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
-            asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
-        return asked
-
     def _head(self, partition: str | None, full: bool) -> tuple[UpstreamFiles | None, bool]:
         """The files of the head that the update is to go onto, and whether all samples are to be computed.
 
         They are, too, where they were to be and somebody died before all were: nobody knows which of them are new.
         Raises `InvalidInput` where it cannot be compared, `CommitConflict` where another program had the last word.
         """
-        if not self.table.exists():
-            return None, full
-        version = self.table.state.history.heads.get(partition)
+        version = self.table.state.history.heads.get(partition) if self.table.exists() else None
         if version is None:
             return None, full
+        record = FeatureRecord.of(version.identity.custom)
+        if not full:
+            self._require_comparable(version, record)
+        full = full or (record is not None and record.full and record.left > 0)
+        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
+
+    def _require_comparable(self, version: Version, record: FeatureRecord | None) -> None:
         foreign = self.table.state.history.unadopted
-        if foreign is not None and not full:
+        if foreign is not None:
             raise CommitConflict(
                 f"Another program changed the table of feature {self.feature.key!r} with log version "
                 f"{foreign.log_version}, so nobody knows which samples it has. Nothing was computed or written. Look "
                 "at history(), then adopt() that, or revert(), or compute all samples again (run config full: true)."
             )
-        record = FeatureRecord.of(version.identity.custom)
+        if record is None:
+            return
         how = (self.plan.hash.algorithm, self.plan.hash.length)
-        if not full and record is not None:
-            for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
-                if was != now:
-                    raise InvalidInput(
-                        f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
-                        f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
-                        "Compute all of them again (run config full: true), or take the change back."
-                    )
-        full = full or (record is not None and record.full and record.left > 0)
-        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
+        for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
+            if was != now:
+                raise InvalidInput(
+                    f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
+                    f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
+                    "Compute all of them again (run config full: true), or take the change back."
+                )
 
-    def _changed(
-        self, head: UpstreamFiles, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
-        """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
-
-        By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
-        all samples are to be compared: the head has not all that it was to have, was computed in another engine, from
-        versions that are gone or that nobody recorded; or units are matched by other columns than their ids.
-        """
-        version = head.files.versions[0]
-        record = FeatureRecord.of(version.identity.custom)
-        if (
-            record is None
-            or record.left
-            or record.full
-            or record.fields != field_versions(self.graph, self.feature.key)
-        ):
-            return None
-        if not all(digests.values()) or digests.keys() != record.upstreams.keys():
-            return None
-        found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
-        for each in self.plan.upstreams:
-            ids = {*self.graph[each.name].id_columns}
-            if (
-                not {*self.plan.ids} == {*self.plan.units} == {*each.on} == {*each.ids} == ids
-                or each.filter is not None
-            ):
-                return None
-            if digests[each.name] == record.upstreams[each.name]:
-                continue
-            now = given[each.name]
-            before = now.before(version)
-            if before is None or self._used(each, before.digests()) != record.upstreams[each.name]:
-                return None
-            found[each.name] = before.without(now), now.without(before)
-        return found
-
-    def _narrowed(
-        self,
-        head: UpstreamFiles,
-        given: Mapping[str, UpstreamFiles],
-        digests: Mapping[str, Mapping[str, str]],
-        engine: SampleRows[Any],
-        pin: Callable[[Any], Any],
-        types: Mapping[str, DataType],
-    ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
-        """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
-        changed = self._changed(head, given, digests)
-        if changed is None:
-            return None
-        if not changed:
-            nothing = {name: files.of_none() for name, files in given.items()}
-            frames = {each.name: self._versions(each, nothing[each.name], engine) for each in self.plan.upstreams}
-            return nothing, frames, self._current(head.of_none(), engine, False, types)
-        frames: dict[str, Any] = {}
-        touched: Any = None
-        for each in self.plan.upstreams:
-            if each.name in changed:
-                before, now = (self._versions(each, files, engine) for files in changed[each.name])
-                units = engine.differing(self.plan, each.fields, before, now)
-                touched = units if touched is None else engine.together(touched, units)
-                frames[each.name] = now
-            else:
-                frames[each.name] = self._versions(each, given[each.name], engine)
-        touched = pin(touched)
-        given = {name: changed[name][1] if name in changed else files for name, files in given.items()}
-        frames = {name: engine.within(self.plan, frame, touched) for name, frame in frames.items()}
-
-        def some(frame: Any) -> Any:
-            return pin(engine.within(self.plan, frame, touched))
-
-        return given, frames, self._current(head, engine, False, types, some)
-
-    def _current(
-        self,
-        head: UpstreamFiles | None,
-        engine: SampleRows[Any],
-        full: bool,
-        types: Mapping[str, DataType],
-        some: Callable[[Any], Any] = lambda frame: frame,
-        stale_if: str | None = None,
-    ) -> Any:
-        """What is compared of ``some`` of the samples that are stored.
-
-        ``None`` where there are none, or where all are to be computed and have other ids, or ids of other ``types`` (by
-        column), so that all that are stored go.
-        """
-        if head is None:
-            return None
-        names = head.schema.names
-        if full and any(
-            name not in names or types.get(name, head.schema.field(name).type) != head.schema.field(name).type
-            for name in self.plan.ids
-        ):
-            return None
-        what = f"The table of feature {self.feature.key!r}"
-        require_columns(what, names, self.plan.ids if full else (*self.plan.ids, PROVENANCE))
-        columns = [
-            *self.plan.ids,
-            *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
-        ]
-        if stale_if is not None and not full:
-            read = Names({"stored": head.schema}).resolve(stale_if).of("stored")
-            frame = head.read(engine.frame_type, list(dict.fromkeys([*columns, *read])))
-            return engine.stored(self.plan, engine.marked_stale(frame, stale_if), stale=False)
-        return engine.stored(self.plan, some(head.read(engine.frame_type, columns)), stale=full)
+    def _require_upstreams(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
+        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
+            raise InvalidInput(
+                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
+                "or written; materialize them first."
+            )
+        for dep in self.feature.deps:
+            upstreams[dep.feature].require_definition(self.graph, dep.feature)
 
     def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
         """Refuse what would fail once rows are read: before anything is computed."""
@@ -398,17 +215,6 @@ class FeatureTable:
                 "of them again (run config full: true)."
             ) from None
 
-    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles, engine: SampleRows[Any]) -> Any:
-        """The columns of an upstream that say which samples there are, and of which versions."""
-        known, needed = files.schema.names, _needed(upstream, files.schema)
-        if DATA_VERSION_BY_FIELD in known:
-            return files.read(engine.frame_type, [*needed, DATA_VERSION_BY_FIELD])
-        columns = _columns_of(self.graph[upstream.name], known)
-        used = {member: columns[member] for member in upstream.fields}
-        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
-        frame = engine.with_contents(files.read(engine.frame_type, list(wanted)), used)
-        return engine.select(frame, [*needed, DATA_VERSION_BY_FIELD])
-
     def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
         """By upstream, the digests of the fields that the feature is computed from.
 
@@ -418,10 +224,10 @@ class FeatureTable:
         found: dict[str, dict[str, str]] = {}
         for each in self.plan.upstreams:
             by_ids = each.filter is None and {*each.on} <= {*each.ids}
-            found[each.name] = self._used(each, upstreams[each.name].digests() if by_ids else None)
+            found[each.name] = self.used(each, upstreams[each.name].digests() if by_ids else None)
         return found
 
-    def _used(self, upstream: UpstreamSamples, digests: Mapping[str, str] | None) -> dict[str, str]:
+    def used(self, upstream: UpstreamSamples, digests: Mapping[str, str] | None) -> dict[str, str]:
         """Of an upstream's field digests those that the feature is computed from; none where one is not known."""
         used = {
             ref.field
@@ -433,32 +239,212 @@ class FeatureTable:
         return {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
 
 
+@dataclass
+class _Comparison:
+    """What is stored of a feature, as it is compared with what there is to compute; ``types`` are those of its ids.
+
+    Frames are kept until ``pinned`` is closed.
+    """
+
+    of: FeatureTable
+    engine: SampleRows[Any]
+    as_type: type
+    partition: str | None
+    head: UpstreamFiles | None
+    full: bool
+    types: Mapping[str, DataType]
+    stale_if: str | None
+    pinned: ExitStack = field(default_factory=ExitStack)
+
+    def pin(self, frame: Any) -> Any:
+        """Keeps a frame."""
+        return self.engine.pin(self.pinned)(frame)
+
+    def versions(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, Any]:
+        """By upstream, the columns that say which samples there are, and of which versions."""
+        return {each.name: self._versions(each, upstreams[each.name]) for each in self.of.plan.upstreams}
+
+    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles) -> Any:
+        known, needed = files.schema.names, _needed(upstream, files.schema)
+        if DATA_VERSION_BY_FIELD in known:
+            return files.read(self.engine.frame_type, [*needed, DATA_VERSION_BY_FIELD])
+        columns = _columns_of(self.of.graph[upstream.name], known)
+        used = {member: columns[member] for member in upstream.fields}
+        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
+        frame = self.engine.with_contents(files.read(self.engine.frame_type, list(wanted)), used)
+        return self.engine.select(frame, [*needed, DATA_VERSION_BY_FIELD])
+
+    def current(self) -> Any:
+        """What is compared of the samples that are stored.
+
+        ``None`` where there are none, or where all are to be computed and have other ids, or ids of other types, so
+        that all that are stored go.
+        """
+        if self.head is None or (self.full and not self._has_ids(self.head.schema)):
+            return None
+        return self._stored(self.head)
+
+    def _has_ids(self, schema: StructType) -> bool:
+        known = {column.name: column.type for column in schema.fields}
+        return all(name in known and self.types.get(name, known[name]) == known[name] for name in self.of.plan.ids)
+
+    def _stored(self, files: UpstreamFiles, some: Callable[[Any], Any] = lambda frame: frame) -> Any:
+        """The ids and versions of ``some`` of the stored samples."""
+        plan, engine, names = self.of.plan, self.engine, files.schema.names
+        what = f"The table of feature {plan.feature!r}"
+        require_columns(what, names, plan.ids if self.full else (*plan.ids, PROVENANCE))
+        versions = [name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names]
+        columns = [*plan.ids, *versions]
+        if self.stale_if is None or self.full:
+            return engine.stored(plan, some(files.read(engine.frame_type, columns)), stale=self.full)
+        read = Names({"stored": files.schema}).resolve(self.stale_if).of("stored")
+        frame = files.read(engine.frame_type, list(dict.fromkeys([*columns, *read])))
+        return engine.stored(plan, engine.marked_stale(frame, self.stale_if), stale=False)
+
+    def narrowed(
+        self, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
+    ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
+        """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
+        head = None if self.full or self.stale_if is not None else self.head
+        changed = self._changed(head, given, digests)
+        if head is None or changed is None:
+            return None
+        if not changed:
+            nothing = {name: files.of_none() for name, files in given.items()}
+            return nothing, self.versions(nothing), self._stored(head.of_none())
+        plan = self.of.plan
+        narrow = {**given, **{name: now for name, (_, now) in changed.items()}}
+        frames = self.versions(narrow)
+        differing = [
+            self.engine.differing(plan, each.fields, self._versions(each, changed[each.name][0]), frames[each.name])
+            for each in plan.upstreams
+            if each.name in changed
+        ]
+        touched = self.pin(reduce(self.engine.together, differing))
+
+        def some(frame: Any) -> Any:
+            return self.engine.within(plan, frame, touched)
+
+        frames = {name: some(frame) for name, frame in frames.items()}
+        return narrow, frames, self._stored(head, lambda frame: self.pin(some(frame)))
+
+    def _changed(
+        self,
+        head: UpstreamFiles | None,
+        given: Mapping[str, UpstreamFiles],
+        digests: Mapping[str, Mapping[str, str]],
+    ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
+        """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
+
+        By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
+        all samples are to be compared.
+        """
+        record = None if head is None else FeatureRecord.of(head.files.versions[0].identity.custom)
+        if head is None or record is None or not self._tells_all(record, digests):
+            return None
+        found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
+        for each in self.of.plan.upstreams:
+            if digests[each.name] == record.upstreams[each.name]:
+                continue
+            now = given[each.name]
+            before = now.before(head.files.versions[0])
+            if before is None or self.of.used(each, before.digests()) != record.upstreams[each.name]:
+                return None
+            found[each.name] = before.without(now), now.without(before)
+        return found
+
+    def _tells_all(self, record: FeatureRecord, digests: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether a head has all that it was to have, computed as it would be now from versions whose digests are
+        recorded, by units that are matched by their ids."""
+        is_complete = not record.left and not record.full
+        return (
+            is_complete
+            and record.fields == field_versions(self.of.graph, self.of.feature.key)
+            and all(digests.values())
+            and digests.keys() == record.upstreams.keys()
+            and all(map(self._matches_by_ids, self.of.plan.upstreams))
+        )
+
+    def _matches_by_ids(self, upstream: UpstreamSamples) -> bool:
+        """Whether each of its samples is one of the feature, by ids that are called alike."""
+        plan, ids = self.of.plan, {*self.of.graph[upstream.name].id_columns}
+        return {*plan.ids} == {*plan.units} == {*upstream.on} == {*upstream.ids} == ids and upstream.filter is None
+
+    def asked(self, changes: SampleChanges, current: Any) -> SamplesToCompute:
+        """What is to be done."""
+        plan, engine = self.of.plan, self.engine
+        counts = replace(changes.counts, reasons={}) if self.full else changes.counts
+
+        def some(frame: Any, count: int) -> Any:
+            return frame if count else engine.none_of(frame)  # known to be empty, nothing is read for it
+
+        new = some(engine.units_of(plan, changes.new), counts.new)
+        stale = some(engine.units_of(plan, changes.stale), counts.stale)
+        gone = some(changes.orphaned, counts.orphaned)
+        return SamplesToCompute(new, stale, gone, counts, full=self.full, first=current is None)
+
+    def of_some(
+        self, asked: SamplesToCompute, upstreams: Mapping[str, UpstreamFiles], where: Mapping[str, str]
+    ) -> SamplesToCompute:
+        """Of what is asked for, the samples of which the upstreams' rows satisfy conditions; the others are left."""
+        plan, engine = self.of.plan, self.engine
+        if where and self.full:
+            raise InvalidInput(
+                f"All samples of feature {plan.feature!r} are to be computed again, and yet only those where "
+                f"{dict(where)}. Nothing was computed or written. Leave one of the two out."
+            )
+        known = {each.name: each for each in plan.upstreams}
+        for name, condition in where.items():
+            if name not in known:
+                raise InvalidInput(
+                    f"Feature {plan.feature!r} is not computed from {name!r}, but from {sorted(known)}. Nothing "
+                    "was computed or written. Name one of these in the conditions."
+                )
+            upstream, files = replace(known[name], filter=condition), upstreams[name]
+            read = _needed(upstream, files.schema)
+            rows = engine.passing(_of_columns(upstream, read), files.read(engine.frame_type, read))
+            by_keys = replace(plan, units=tuple(each for each in plan.units if each in engine.names(rows)))
+            new, stale = (self.pin(engine.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
+            counts = replace(asked.counts, new=engine.count(new), stale=engine.count(stale), reasons={})
+            left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
+            asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
+        return asked
+
+    def resolved(
+        self,
+        asked: SamplesToCompute,
+        current: Any,
+        rows: Any,
+        digests: Mapping[str, Mapping[str, str]],
+        samples: Any = None,
+    ) -> "ResolvedIncrement":
+        """The increment of what is asked for, to which the frames that are kept go over."""
+        keys = {field.member: field.key for field in self.of.feature.fields}
+
+        def as_frame(frame: Any) -> Any:
+            return self.engine.as_frame(frame, self.as_type)
+
+        increment: Increment[Any] = Increment(asked, self.engine, self.of.plan, rows, as_frame, keys, self.partition)
+        pinned = self.pinned.pop_all()
+        return ResolvedIncrement(self.of, increment, self.engine, self.head, current, digests, pinned, samples)
+
+
+@dataclass(eq=False)
 class ResolvedIncrement:
     """An increment of a feature, and how its rows go onto the version that it was computed from.
 
     Frames of Spark are computed once, and kept until it is closed; it is a context manager.
     """
 
-    def __init__(
-        self,
-        feature: FeatureTable,
-        increment: Increment[Any],
-        engine: SampleRows[Any],
-        head: UpstreamFiles | None,
-        current: Any,
-        upstreams: Mapping[str, Mapping[str, str]],
-        pinned: ExitStack,
-        samples: Any = None,
-    ) -> None:
-        self._samples = samples
-        self.increment = increment
-        self._pinned = pinned
-        self._part = ExitStack()
-        self.feature = feature
-        self._engine = engine
-        self._head = head
-        self._current = current
-        self._upstreams = upstreams
+    feature: FeatureTable
+    increment: Increment[Any]
+    _engine: SampleRows[Any]
+    _head: UpstreamFiles | None
+    _current: Any
+    _upstreams: Mapping[str, Mapping[str, str]]
+    _pinned: ExitStack
+    _samples: Any = None
+    _part: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -582,25 +568,28 @@ class ResolvedIncrement:
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
-        plan, rows = self.feature.plan, self._engine
-        keys = {field.key: field.member for field in self.feature.feature.fields}
+        plan, engine, stored = self.feature.plan, self._engine, self._current
         before = after or self._base
-        record = FeatureRecord.of(before.identity.custom) if before is not None else None
-        added = [rows.digests(plan, frame)] if part.todo or before is None else []
-        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
-            added.append({keys[key]: text for key, text in record.digests.items()})
-        elif self._current is not None:
-            added.append(rows.digests(plan, self._current))
+        added = [engine.digests(plan, frame)] if part.todo or before is None else []
+        if (known := self._stored_digests(before)) is not None:
+            added.append(known)
         going = [(part.asked.gone, part.counts.orphaned), (part.asked.stale, part.counts.stale)]
-        stored = self._current
         taken = [
-            rows.digests(plan, rows.within(plan, stored, units))
-            for units, count in going
-            if count and stored is not None
+            engine.digests(plan, engine.within(plan, stored, units))
+            for units, count in (going if stored is not None else ())
+            if count
         ]
         found = digests_together(added, taken)
         assert found is not None  # all are of the feature's fields
         return found
+
+    def _stored_digests(self, version: Version | None) -> dict[str, str] | None:
+        """The field digests of what is stored, by member, as the version records them; ``None`` of nothing."""
+        plan, keys = self.feature.plan, {field.key: field.member for field in self.feature.feature.fields}
+        record = FeatureRecord.of(version.identity.custom) if version is not None else None
+        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
+            return {keys[key]: text for key, text in record.digests.items()}
+        return None if self._current is None else self._engine.digests(plan, self._current)
 
     def _can_join(self, frame: Any) -> bool:
         """Whether rows can stand beside those that are stored, until these are computed again as well."""
@@ -616,6 +605,12 @@ class ResolvedIncrement:
         except (InvalidInput, UnsupportedType):
             return False
         return True
+
+
+def hash_of(record: FeatureRecord) -> SampleHash:
+    """How the samples of a version are hashed."""
+    algorithm, length = record.hash
+    return SampleHash(cast("Any", algorithm), length)
 
 
 def field_versions(graph: FeatureGraph, key: str) -> dict[str, tuple[str, str]]:
@@ -643,10 +638,24 @@ def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePl
     """The plan for frames of the columns alone that say which samples there are."""
 
     def light(each: UpstreamSamples) -> UpstreamSamples:
-        read = _needed(each, upstreams[each.name].schema)
-        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=())
+        return replace(_of_columns(each, _needed(each, upstreams[each.name].schema)), select=())
 
     return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
+
+
+def _types(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, DataType]:
+    """The types of the upstreams' columns by their new names."""
+    schemas = {each: upstreams[each.name].schema for each in plan.upstreams}
+    return {
+        name: column.type
+        for each, schema in schemas.items()
+        for name, column in zip(each.renamed(schema.names), schema.fields, strict=True)
+    }
+
+
+def _of_columns(upstream: UpstreamSamples, read: Sequence[str]) -> UpstreamSamples:
+    """An upstream of which some columns alone are read."""
+    return replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
 
 
 def _needed(upstream: UpstreamSamples, schema: StructType) -> list[str]:

@@ -72,14 +72,9 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
         return TakenOver(key)
     if not rows.num_rows or not all(each.exists() for each in above):
         return TakenOver(key)
-    if above:
-        files = {
-            dep.feature: UpstreamFiles(each, each.files())
-            for dep, each in zip(feature.feature.deps, above, strict=True)
-        }
-        resolved = feature.resolve(files)
-    else:
-        resolved = feature.resolve_samples(rows)
+    files = [UpstreamFiles(each, each.files()) for each in above]
+    given = {dep.feature: each for dep, each in zip(feature.feature.deps, files, strict=True)}
+    resolved = feature.resolve(given) if given else feature.resolve_samples(rows)
     part = _current(resolved, rows)
     if not part.todo:
         return TakenOver(key, left=resolved.increment.todo)

@@ -39,6 +39,7 @@ class SamplesToCompute:
     first: bool = False
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Increment(Generic[FrameT]):
     """Which samples of a feature are new, stale and orphaned.
 
@@ -48,23 +49,13 @@ class Increment(Generic[FrameT]):
     of no other samples.
     """
 
-    def __init__(
-        self,
-        asked: SamplesToCompute,
-        engine: SampleRows[Any],
-        plan: SamplePlan,
-        rows: "RowsOf[FrameT]",
-        as_frame: Callable[[Any], FrameT],
-        fields: Mapping[str, str],
-        partition: str | None = None,
-    ) -> None:
-        self.partition = partition
-        self.asked = asked
-        self._engine = engine
-        self._plan = plan
-        self._rows = rows
-        self._as_frame = as_frame
-        self._fields = fields
+    asked: SamplesToCompute
+    _engine: SampleRows[Any]
+    _plan: SamplePlan
+    _rows: "RowsOf[FrameT]"
+    _as_frame: Callable[[Any], FrameT]
+    _fields: Mapping[str, str]
+    partition: str | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
@@ -119,7 +110,7 @@ class Increment(Generic[FrameT]):
 
     def of(self, asked: SamplesToCompute) -> "Increment[FrameT]":
         """The same for a part of what is asked for."""
-        return Increment(asked, self._engine, self._plan, self._rows, self._as_frame, self._fields, self.partition)
+        return replace(self, asked=asked)
 
     def chunks(self, size: int) -> "Iterator[Increment[FrameT]]":
         """The increment in pieces of at most ``size`` samples to be computed; the first has all that are orphaned.

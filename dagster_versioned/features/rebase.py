@@ -89,9 +89,7 @@ def rebase(
     _require_new_names(names, graph)
     plans: dict[str, AcceptedSamples] = {}
     features: list[RebasedFeature] = []
-    for feature in graph:
-        if not is_own(feature, project):
-            continue
+    for feature in (each for each in graph if is_own(each, project)):
         stage = FeatureToRebase(project, graph, feature, names, plans, others)
         if stage.is_current:
             continue

@@ -25,7 +25,6 @@ from dagster_versioned.engines.comparison import (
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import family_of, to_frame, to_table
-from dagster_versioned.engines.join_key import join_keys
 from dagster_versioned.engines.row_order import TAKE_ROWS
 from dagster_versioned.identity.digest import fresh_key, row_lanes
 
@@ -119,6 +118,20 @@ def _index(
         hashes: Any = pa.chunked_array([of_batch[i] for of_batch in lanes], pa.uint64())
         index = index.append_column(f"{side}_lane{i}", hashes)
     return index
+
+
+def _join_key(column: Any) -> Any:
+    """A key column as it is to be matched: Acero takes floats by their bits, so of zero and of NaN one each is kept."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+    return _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
+
+
+def join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as they are to be matched, called ``k0``, …"""
+    columns: dict[str, Any] = {f"k{i}": _join_key(table.column(name)) for i, name in enumerate(key)}
+    return pa.table(columns)
 
 
 def bad_keys(keys: pa.Table, as_matched: pa.Table) -> BadKeys:

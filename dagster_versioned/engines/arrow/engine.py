@@ -16,14 +16,22 @@ from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, to_table, unreadable
 from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
-from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
+from dagster_versioned.engines.parts import (
+    ROW_GROUP_ROWS,
+    Part,
+    RowOrder,
+    RowsSummarizer,
+    RowsSummary,
+    StagedParts,
+    WriteOptions,
+)
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import total_size
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import RowMatch, Upsert
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest, Sums
+from dagster_versioned.identity.digest import BagDigest, Sums
 
 BATCH_ROWS = ROW_GROUP_ROWS
 """Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
@@ -49,7 +57,7 @@ class ArrowEngine:
         if table is None:
             return None
         schema, batches = self._rows(table, options)
-        tally = _RowsSummarizer(schema, self._row_order(options))
+        tally = RowsSummarizer(schema, self._row_order(options))
         for batch in batches:
             tally.update(batch)
         refuse_no_rows(tally.nrow, allow_empty=options.allow_empty)
@@ -72,7 +80,7 @@ class ArrowEngine:
         writer = PartWriter(schema, staging.directory(), options)
         try:
             if contents is None:
-                tally = _RowsSummarizer(schema, self._row_order(options))
+                tally = RowsSummarizer(schema, self._row_order(options))
                 contents, parts = _write_and_tally(batches, writer, tally, options)
             else:
                 for batch in batches:
@@ -104,7 +112,7 @@ class ArrowEngine:
 
     def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows say, computed here."""
-        tally = _RowsSummarizer(schema, "ignored")
+        tally = RowsSummarizer(schema, "ignored")
         for batch in conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), schema):
             tally.update(batch)
         return tally.finish()
@@ -192,26 +200,8 @@ def _sums(batches: Iterable[pa.RecordBatch], schema: StructType, key: bytes) -> 
     return bag.lanes
 
 
-class _RowsSummarizer:
-    """Computes `RowsSummary` from the rows as they pass."""
-
-    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
-        self._schema = schema
-        self._digest = (SequenceDigest if row_order == "significant" else BagDigest)(schema_to_arrow(schema))
-        self._null_counts = [0] * len(schema.fields)
-        self.nrow = 0
-
-    def update(self, batch: pa.RecordBatch) -> None:
-        self._digest.update(batch)
-        self._null_counts = [count + batch.column(i).null_count for i, count in enumerate(self._null_counts)]
-        self.nrow += batch.num_rows
-
-    def finish(self) -> RowsSummary:
-        return RowsSummary(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
-
-
 def _write_and_tally(
-    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _RowsSummarizer, options: WriteOptions
+    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: RowsSummarizer, options: WriteOptions
 ) -> tuple[RowsSummary, list[Part]]:
     """Write while another thread digests; what waits for it is at most as large as a row group."""
     waiting: deque[tuple[Future[None], int]] = deque()

@@ -27,12 +27,12 @@ from dagster_versioned.engines.samples import (
     refuse_other_samples,
     require_texts,
 )
+from dagster_versioned.engines.spark.assignment import quoted as column
+from dagster_versioned.engines.spark.comparison import has_null
 from dagster_versioned.engines.spark.engine import SparkEngine
 from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.samples import (
-    any_null,
-    column,
     hashed,
     joined,
     require_ids,
@@ -298,7 +298,7 @@ def _require_asked(what: str, plan: SamplePlan, asked: "DataFrame", found: "Data
     counted = units.agg(
         sf.coalesce(sf.sum(column(_OTHERS)), sf.lit(0)).alias("others"),
         sf.count_if(column(_OTHERS) == 0).alias("asked"),
-        sf.count_if((column(_ROWS) > 1) | any_null(on)).alias("bad"),
+        sf.count_if((column(_ROWS) > 1) | has_null(on)).alias("bad"),
     ).collect()[0]
     if alone and counted["bad"]:
         require_ids(what, plan.ids, found)
