@@ -155,6 +155,13 @@ def compared_columns(before: StructType, after: StructType, key: Sequence[str]) 
     Raises `InvalidInput` for a key that cannot match rows of these schemas.
     """
     types = [{column.name: column.type for column in schema.fields} for schema in (before, after)]
+    _require_key(key, types)
+    both = {name: common_type(types[0][name], types[1][name]) for name in types[0] if name in types[1]}
+    schema = StructType([StructField(name, found) for name, found in both.items() if found is not None])
+    return schema, [name for name in schema.names if name not in key]
+
+
+def _require_key(key: Sequence[str], types: Sequence[Mapping[str, DataType]]) -> None:
     if isinstance(key, str) or not key:
         raise InvalidInput(f"The key must be a list of column names, and is {key!r}. Nothing was compared.")
     for name in key:
@@ -174,9 +181,6 @@ def compared_columns(before: StructType, after: StructType, key: Sequence[str]) 
             raise InvalidInput(
                 f"The key column {name!r} is nested ({old}). Nothing was compared. Choose columns of plain types."
             )
-    both = {name: common_type(types[0][name], types[1][name]) for name in types[0] if name in types[1]}
-    schema = StructType([StructField(name, found) for name, found in both.items() if found is not None])
-    return schema, [name for name in schema.names if name not in key]
 
 
 def refuse_bad_keys(

@@ -110,7 +110,7 @@ def split_rows(
     for a column that is missing or of a type that is no key; `EmptyTable`; `UnsupportedFrame`.
     """
     if isinstance(engine_for(frame), ArrowEngine):
-        from dagster_versioned.engines.arrow.row_partitions import split
+        from dagster_versioned.engines.row_partitions import split
     else:
         from dagster_versioned.engines.spark.row_partitions import split
     return split(frame, partitions, allow_empty=allow_empty)

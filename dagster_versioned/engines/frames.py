@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
+from dagster_versioned.delta.schema.types import schema_to_arrow
+from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.errors import UnsupportedFrame, UnsupportedType
 
 if TYPE_CHECKING:
@@ -54,11 +56,29 @@ def in_memory(frame: Any) -> pa.Table | None:
             return None
 
 
-def stream(frame: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The schema and the batches of a frame that is not `in_memory`, in one pass."""
+def stream(frame: Any, batch_rows: int | None = None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema and the batches of a frame, in one pass; of one in memory they have at most ``batch_rows``."""
+    if (table := in_memory(frame)) is not None:
+        return table.schema, iter(table.to_batches(max_chunksize=batch_rows))
     if family_of(cast("type[Any]", type(frame))) == "polars.LazyFrame":
         return _stream_polars(frame)
     return frame.schema, iter(frame)
+
+
+def to_table(frame: Any) -> pa.Table:
+    """The frame as a table, computed and read to its end where it is not `in_memory`."""
+    table = in_memory(frame)
+    if table is None:
+        schema, batches = stream(frame)
+        table = pa.Table.from_batches(batches, schema)
+    return table
+
+
+def stored_table(frame: Any) -> pa.Table:
+    """The frame as a table of the types that are stored. Raises `UnsupportedType`."""
+    schema, batches = stream(frame)
+    stored = stored_schema(schema)
+    return pa.Table.from_batches(conform_all(batches, stored), schema_to_arrow(stored))
 
 
 def to_frame(table: pa.Table, frame_type: type) -> Any:
@@ -91,24 +111,32 @@ def name_of(frame_type: type) -> str:
     return f"{frame_type.__module__}.{frame_type.__qualname__}"
 
 
-def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
+def _with_index(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """The frame with what its index says in columns."""
     import pandas as pd
 
     index = frame.index
     if any(name is not None for name in index.names):
         try:
-            frame = frame.reset_index()
+            return frame.reset_index()
         except ValueError as error:
             raise UnsupportedFrame(
                 f"The index {list(index.names)} cannot become columns: {error}. Nothing was written. Rename it, or "
                 "drop it with reset_index(drop=True)."
             ) from error
-    elif not pd.api.types.is_integer_dtype(index.dtype):
+    if not pd.api.types.is_integer_dtype(index.dtype):
         # An unnamed integer index numbers the rows, and so does their order; any other is data without a column name.
         raise UnsupportedFrame(
             f"The frame has an index of {index.dtype} without a name. Nothing was written. Name it (df.index.name = "
             "...), so that it becomes a column, or drop it with reset_index(drop=True)."
         )
+    return frame
+
+
+def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
+    import pandas as pd
+
+    frame = _with_index(frame)
     unnamed = [name for name in cast("Sequence[object]", frame.columns) if not isinstance(name, str)]
     if unnamed:
         raise UnsupportedFrame(

@@ -15,7 +15,7 @@ from uuid import uuid4
 from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.files.deletion_vectors import inlined
 from dagster_versioned.engines.parts import MEBIBYTE
-from dagster_versioned.engines.scan import Check, Scan, ScanFile
+from dagster_versioned.engines.scan import Check, Scan, ScanFile, missing_part
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
@@ -84,10 +84,7 @@ class PartCache:
             if not _holds(path, file, check):
                 self._fetch(store, file, path)
         except ObjectNotFound as error:
-            raise IntegrityError(
-                f"The part {file.key} is missing from {store.uri}. No row was returned. Restore it from a copy, or "
-                "materialize the version's asset again, which writes the same bytes."
-            ) from error
+            raise missing_part(store, file) from error
         return path.name
 
     def _fetch(self, store: ObjectStore, file: ScanFile, target: Path) -> None:

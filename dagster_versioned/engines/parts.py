@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagster_versioned.delta.schema.types import StructType
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.digest import RowsDigest
+from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest
 from dagster_versioned.identity.version import RowOrder
 
 MEBIBYTE = 1024 * 1024
@@ -46,6 +48,27 @@ class RowsSummary:
     nrow: int
     null_counts: tuple[int, ...]
     digest: RowsDigest
+
+
+class RowsSummarizer:
+    """Computes `RowsSummary` from rows in canonical types as they pass; under a ``key``, a digest without an order."""
+
+    def __init__(self, schema: StructType, row_order: RowOrder, key: bytes | None = None) -> None:
+        arrow = schema_to_arrow(schema)
+        self._schema = schema
+        self.digest = SequenceDigest(arrow) if row_order == "significant" else BagDigest(arrow, key)
+        self.null_counts = [0] * len(schema.fields)
+        self.nrow = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self.digest.update(batch)
+        self.null_counts = [count + batch.column(i).null_count for i, count in enumerate(self.null_counts)]
+        self.nrow += batch.num_rows
+
+    def finish(self) -> RowsSummary:
+        """What all of them say."""
+        return RowsSummary(self._schema, self.nrow, tuple(self.null_counts), self.digest.finish())
 
 
 @dataclass(frozen=True, slots=True)

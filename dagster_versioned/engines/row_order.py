@@ -32,6 +32,23 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
     Raises `InvalidInput` for a key that is no column, or one that has no order.
     """
+    _require_orderable(table, keys)
+    if table.num_rows < 2:
+        return table
+    names = [*keys, *(name for name in table.column_names if name not in keys)]
+    ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
+    signs = [_is_below_zero(column) for column in ordered if pa.types.is_floating(column.type)]
+    if len(ordered) < table.num_columns:
+        ordered += lanes_of(table)
+    ordered += signs
+    # Positional names: Arrow would read a column name such as ".a" as a path.
+    by = pa.Table.from_arrays(ordered, [f"c{i}" for i in range(len(ordered))]).combine_chunks()
+    indices = cast("pa.Array[Any]", pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
+    pieces = [table.take(indices.slice(start, TAKE_ROWS)) for start in range(0, table.num_rows, TAKE_ROWS)]
+    return pa.concat_tables(pieces)
+
+
+def _require_orderable(table: pa.Table, keys: Sequence[str]) -> None:
     for key in keys:
         if key not in table.column_names:
             raise InvalidInput(
@@ -42,19 +59,6 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
             raise InvalidInput(
                 f"sort_rows names {key!r}, whose type {table.column(key).type} has no order. Nothing was written."
             )
-    if table.num_rows < 2:
-        return table
-    names = [*keys, *(name for name in table.column_names if name not in keys)]
-    ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
-    signs = [_is_below_zero(column) for column in ordered if pa.types.is_floating(column.type)]
-    if len(ordered) < table.num_columns:
-        ordered += _lanes(table)
-    ordered += signs
-    # Positional names: Arrow would read a column name such as ".a" as a path.
-    by = pa.Table.from_arrays(ordered, [f"c{i}" for i in range(len(ordered))]).combine_chunks()
-    indices = cast("pa.Array[Any]", pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
-    pieces = [table.take(indices.slice(start, TAKE_ROWS)) for start in range(0, table.num_rows, TAKE_ROWS)]
-    return pa.concat_tables(pieces)
 
 
 def _orderable(data_type: Any) -> bool:
@@ -67,6 +71,7 @@ def _is_below_zero(column: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
     return cast("pa.ChunkedArray[Any]", pc.less(reciprocal, pa.scalar(0.0)))
 
 
-def _lanes(table: pa.Table) -> "list[pa.ChunkedArray[Any]]":
-    lanes = [row_lanes(batch) for batch in table.to_batches()]
+def lanes_of(table: pa.Table, key: bytes | None = None) -> "list[pa.ChunkedArray[Any]]":
+    """The two hashes of each row (`row_lanes`)."""
+    lanes = [row_lanes(batch, key) for batch in table.to_batches()]
     return [pa.chunked_array([lane[i] for lane in lanes], pa.uint64()) for i in range(2)]

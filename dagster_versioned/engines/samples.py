@@ -112,6 +112,19 @@ class UpstreamSamples:
                 )
         return found
 
+    def selected(self, names: Sequence[str]) -> list[str]:
+        """Those of the columns, by their new names, that the feature gets."""
+        chosen = {*(self.select or ()), *self.ids, *self.on}
+        return [name for name in names if self.select is None or name in chosen]
+
+    @property
+    def version_columns(self) -> list[str]:
+        """What the columns of its versions are called while those of samples are computed."""
+        return [version_column(member, self.name) for member in self.fields]
+
+
+JoinKind = Literal["inner", "left", "full"]
+
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
@@ -145,6 +158,16 @@ class SamplePlan:
     def members(self) -> tuple[str, ...]:
         """The fields by their names in the columns of versions, in the order in which the whole is hashed."""
         return tuple(sorted(each.member for each in self.fields))
+
+    @property
+    def joins(self) -> list[tuple[UpstreamSamples, JoinKind]]:
+        """The upstreams as they are joined, each with how it is to those before it.
+
+        Those that every sample has come first: an optional one never decides which samples there are beside them.
+        """
+        order = sorted(self.upstreams, key=lambda each: each.optional)
+        optional: JoinKind = "full" if all(each.optional for each in order) else "left"
+        return [(each, optional if each.optional else "inner") for each in order]
 
     @property
     def joins_alone(self) -> bool:

@@ -8,7 +8,7 @@ from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.files.partition_values import Value, decode
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.errors import InvalidInput, LogCorrupt
+from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
 
 Check = Literal["size", "bytes"]
@@ -94,3 +94,11 @@ class Scan:
     def selected(self) -> StructType:
         """The schema of what is read: the asked columns in the asked order."""
         return self.schema if self.columns is None else self.schema.select(self.columns)
+
+
+def missing_part(store: ObjectStore, file: ScanFile) -> IntegrityError:
+    """The error for a file that is not there."""
+    return IntegrityError(
+        f"The part {file.key} is missing from {store.uri}. No row was returned. Restore it from a copy, or materialize "
+        "the version's asset again, which writes the same bytes."
+    )

@@ -5,13 +5,10 @@ and what differs from call to call are refused, and the database is locked out o
 to have one value in both dialects, or is rewritten to Spark's (in ANSI mode), is evaluated; all else is refused.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +17,11 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.files.file_actions import no_rows
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
 from dagster_versioned.engines.nested_fields import renamed
-from dagster_versioned.engines.sql_functions import DAYS, UNITS, rewritings, whole_numbers
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.process_state import PROCESS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-    from sqlglot.expressions.core import Expr
 
 _LOCKED = {
     "enable_external_access": "false",
@@ -35,46 +30,7 @@ _LOCKED = {
     "python_enable_replacements": "false",
 }
 
-_KNOWN = """
-Column Identifier Literal HexString Null Boolean Paren Tuple DataType DataTypeParam ColumnDef Var Interval Lambda
-Add Sub Mul Div IntDiv Mod Neg BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitwiseLeftShift BitwiseRightShift SafeDivide
-EQ NEQ LT LTE GT GTE NullSafeEQ NullSafeNEQ EqualNull Is Not And Or Between In Like ILike Escape
-Case If Coalesce Nullif Nvl2 DecodeCase Greatest Least Cast TryCast IsNan
-Abs Ceil Floor Round Sign Sqrt Pi
-DPipe Concat ConcatWs Length BitLength Lower Upper Trim Substring Left Right Pad Repeat Replace Reverse Translate
-StartsWith EndsWith Contains StrPosition Ascii Space Hex MD5 SHA SHA2 RegexpLike
-Year Quarter Month WeekOfYear Day DayOfMonth DayOfYear DayOfWeek Hour Minute Second Extract LastDay DateDiff UnixDate
-TsOrDsAdd AddMonths TimestampAdd TimestampTrunc DateTrunc TimeToStr TimeStrToTime StrToTime TsOrDsToDate
-UnixMicros CurrentTimestamp CurrentDate
-Array ArrayContains ArraySize ArrayMax ArrayMin Bracket Struct PropertyEQ Dot VarMap MapKeys Transform ArrayFilter
-"""
-"""What expressions are made of, by the parser's names: it has the same values in DuckDB as in Spark, or is given them.
-
-The two are compared on values at the edges (tests/engines/test_sql_in_spark.py).
-"""
-
-_INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
-_WHOLE, _DAY = r"\s*[+-]?\d+\s*", r"\d{4}-\d{1,2}-\d{1,2}"
-_NUMBER = r"(?i)\s*(nan|[+-]?(inf|infinity|(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?))\s*"
-_TIME = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}(:\d{{1,2}}(\.\d{{1,6}})?)?)?"
-_INSTANT = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}(:\d{{1,2}}(\.\d{{1,6}})?)?(Z| ?UTC|[+-]((0\d|1[0-7]):[0-5]\d|18:00))?)?"
-_INSTANTS = ("TIMESTAMPTZ", "TIMESTAMPLTZ")
-_REGION = re.compile(
-    r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?) ?([A-Za-z_]+(?:/[A-Za-z_]+)+)", re.ASCII
-)
-_FORMS = {
-    **dict.fromkeys(_INTEGERS, _WHOLE),
-    **dict.fromkeys(("FLOAT", "DOUBLE"), _NUMBER),
-    "BOOLEAN": r"(?i)true|false",
-    "DATE": rf"\s*{_DAY}\s*",
-    **dict.fromkeys(_INSTANTS, _INSTANT),
-    "TIMESTAMPNTZ": _TIME,
-}
-"""Texts that both engines take for a value of a type, and for the same."""
-_TEXTS = {"TEXT", "VARCHAR", "CHAR", "NVARCHAR"}
-_OTHER = "may have another value in DuckDB, which evaluates it"
-_COLOURS = re.compile(r"\x1b\[\d*m")
-
+INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
@@ -122,12 +78,14 @@ class Names:
 
     def __init__(self, sides: Mapping[str, StructType], now: datetime | None = None) -> None:
         self._sides = {side.casefold(): (side, schema) for side, schema in sides.items()}
-        self._now = now or datetime.now(UTC)
-        self._rows = no_rows(pa.schema([field for side, schema in sides.items() for field in _fields(schema, side)]))
+        self.now = now or datetime.now(UTC)
+        self.rows = no_rows(pa.schema([field for side, schema in sides.items() for field in _fields(schema, side)]))
 
     def resolve(self, text: str) -> ResolvedExpression:
         """Parse, check and translate one expression. Raises `InvalidInput` naming the expression and the reason."""
-        return self.translate(text, parse_expression(text))
+        from dagster_versioned.engines.sql_translation import Translation, parse_expression
+
+        return Translation(text, self).of(parse_expression(text))
 
     def condition(self, text: str) -> ResolvedExpression:
         """`resolve`, for a text whose value is true, false or null. Raises `InvalidInput` for any other as well."""
@@ -135,7 +93,7 @@ class Names:
 
         resolved = self.resolve(text)
         try:
-            held = self._described(resolved.sql)
+            held = self.described(resolved.sql)
         except duckdb.Error as error:
             raise _unevaluated(repr(text), error) from error
         if held != "BOOLEAN":
@@ -144,46 +102,25 @@ class Names:
 
     def equalities(self, text: str, one: str, other: str) -> list[tuple[str, str]]:
         """The columns of two sides that must be equal where ``text`` is true, as far as that is plain to see."""
-        from sqlglot import exp
+        from dagster_versioned.engines.sql_translation import Translation, equated, parse_expression
 
         found: list[tuple[str, str]] = []
-        for part in conjuncts(parse_expression(text)):
-            if isinstance(part, exp.EQ):
-                plain = [self.translate(text, child.unnest()).plain_column for child in (part.this, part.expression)]
-                columns = dict(column for column in plain if column is not None)
-                if columns.keys() == {one, other}:
-                    found.append((columns[one], columns[other]))
+        for operands in equated(parse_expression(text)):
+            plain = [Translation(text, self).of(operand).plain_column for operand in operands]
+            columns = dict(column for column in plain if column is not None)
+            if columns.keys() == {one, other}:
+                found.append((columns[one], columns[other]))
         return found
-
-    def translate(self, text: str, tree: "Expr") -> ResolvedExpression:
-        """As `resolve`, for a part of an expression that was parsed from ``text``."""
-        import sqlglot
-        from sqlglot import exp
-
-        used: set[tuple[str, str]] = set()
-
-        def named(node: "Expr") -> "Expr":
-            return self._named(node, text, used)
-
-        tree = tree.copy().transform(named)
-        tree = self._in_order(tree, text)
-        if tree.find(exp.Column) is None:
-            used = set()
-        try:
-            sql = tree.sql("duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
-        except sqlglot.UnsupportedError as error:
-            raise _refused(text, f"it has no equal in DuckDB, which evaluates it: {error}") from error
-        return ResolvedExpression(text, sql, frozenset(used))
 
     def column(self, name: str, side: str | None = None) -> tuple[str, str]:
         """The side and the column that a name, alone or behind its side's, means. Raises `InvalidInput`."""
-        return self._find([name] if side is None else [side, name], name)[:2]
+        return self.find([name] if side is None else [side, name], name)[:2]
 
-    def _find(self, parts: list[str], text: str) -> tuple[str, str, list[str]]:
-        """The side, the column, and the fields of structs below it."""
-        known = self._sides.get(parts[0].casefold())
-        if known is not None and len(parts) > 1 and (column := _column(known[1], parts[1])) is not None:
-            return known[0], column, parts[2:]
+    def find(self, parts: list[str], text: str) -> tuple[str, str, list[str]]:
+        """The side, the column, and the fields of structs below it. Raises `InvalidInput`."""
+        named, known = self._sides.get(parts[0].casefold(), ("", StructType([])))
+        if len(parts) > 1 and (column := _column(known, parts[1])) is not None:
+            return named, column, parts[2:]
         found = [
             (side, column, parts[1:])
             for side, schema in self._sides.values()
@@ -193,154 +130,16 @@ class Names:
             return found[0]
         if found:
             sides = " and ".join(side for side, _, _ in found)
-            raise _refused(text, f"{parts[0]!r} is a column of {sides}: write {found[0][0]}.{parts[0]}")
+            raise refused(text, f"{parts[0]!r} is a column of {sides}: write {found[0][0]}.{parts[0]}")
         columns = [name for _, schema in self._sides.values() for name in schema.names]
-        raise _refused(text, f"there is no column {'.'.join(parts)!r} (there are: {', '.join(columns):.500})")
+        raise refused(text, f"there is no column {'.'.join(parts)!r} (there are: {', '.join(columns):.500})")
 
-    def _named(self, node: "Expr", text: str, used: set[tuple[str, str]]) -> "Expr":
-        from sqlglot import exp
-
-        if isinstance(node, exp.Literal) and "\x00" in node.name:
-            return _with_nul(node.name)
-        if not isinstance(node, exp.Column):
-            return node
-        side, column, fields = self._find([part.name for part in node.parts], text)
-        used.add((side, column))
-        result: Any = exp.column(stored(side, column), quoted=True)
-        result.set("resolved", True)
-        for name in fields:
-            result = exp.Anonymous(this="struct_extract", expressions=[result, exp.Literal.string(name)])
-        # A copy that `transform` does not visit again: its name is no name of the user's.
-        return exp.Paren(this=result) if fields else result
-
-    def _in_order(self, tree: "Expr", text: str) -> "Expr":
-        """The tree with Spark's meaning where DuckDB's differs, from the leaves up."""
-        for node in list(tree.walk(bfs=False))[::-1]:
-            replacement = self._as_spark(node, text)
-            if replacement is not node:
-                if node is tree:
-                    tree = replacement
-                else:
-                    node.replace(replacement)
-        return tree
-
-    def _as_spark(self, node: "Expr", text: str) -> "Expr":
-        from sqlglot import exp
-
-        if type(node) in rewritings():
-            return self._rewritten(node, text)
-        match node:
-            case exp.CurrentTimestamp():
-                return _cast(exp.Literal.string(self._now.isoformat()), "TIMESTAMPTZ")
-            case exp.CurrentDate():
-                return _cast(exp.Literal.string(self._now.date().isoformat()), "DATE")
-            case exp.Div() | exp.IntDiv() | exp.Mod():
-                return self._divided(self._in_double(node), text)
-            case exp.Cast():
-                return self._cast_as_spark(node, text)
-            case exp.Add() | exp.Sub():
-                return self._in_double(self._moved(node, text))
-            case exp.Predicate() | exp.Mul():
-                return self._in_double(self._ordered(node, text))
-            case _:
-                return node
-
-    def _rewritten(self, node: "Expr", text: str) -> "Expr":
-        changed = rewritings()[type(node)](node, self._type_of)
-        if changed is None:
-            raise _refused(text, f"{node.sql('spark')} {_OTHER}")
-        return changed
-
-    def _divided(self, node: "Expr", text: str) -> "Expr":
-        from sqlglot import exp
-
-        types = {self._type_of(node.this), self._type_of(node.expression)}
-        if isinstance(node, exp.Div) and not types & {"FLOAT", "DOUBLE"} and any("DECIMAL" in each for each in types):
-            raise _refused(text, f"it divides decimals, whose last digit {_OTHER}: cast one to double")
-        if isinstance(node, exp.IntDiv) and not whole_numbers(types):
-            raise _refused(text, f"{node.sql('spark')} {_OTHER}: cast both to bigint")
-        divisor = node.expression
-        if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
-            return node
-        fails = exp.Case().when(exp.EQ(this=exp.Paren(this=divisor.copy()), expression=_zero()), _error(text))
-        guarded = node.copy()
-        guarded.set("safe", False)
-        return exp.Paren(this=fails.else_(guarded))
-
-    def _moved(self, node: "Expr", text: str) -> "Expr":
-        """A date and an interval of days or more are a date."""
-        from sqlglot import exp
-
-        interval = node.expression
-        if not isinstance(interval, exp.Interval):
-            if isinstance(node, exp.Sub) and self._type_of(node.this) == self._type_of(interval) == "DATE":
-                raise _refused(text, "it takes a date from a date: write datediff(…, …)")
-            return node
-        unit = interval.unit.name.upper() if isinstance(interval.unit, exp.Var) else ""
-        if unit not in UNITS:
-            raise _refused(text, f"{interval.sql('spark')} {_OTHER}")
-        is_date = unit in DAYS and self._type_of(node.this) == "DATE"
-        return _cast(exp.Paren(this=node.copy()), "DATE") if is_date else node
-
-    def _ordered(self, node: "Expr", text: str) -> "Expr":
-        from sqlglot import exp
-
-        if isinstance(node, exp.LT | exp.LTE | exp.GT | exp.GTE):
-            held = self._type_of(node.this)
-            if held.endswith("]") or held.startswith(("STRUCT", "MAP")):
-                raise _refused(text, "it orders lists, maps or structs, whose nulls have another order in DuckDB")
-        return node
-
-    def _in_double(self, node: "Expr") -> "Expr":
-        """Single floats beside other numbers are compared and computed with as doubles."""
-        from sqlglot import exp
-
-        operands = [child for child in node.iter_expressions() if isinstance(child, exp.Condition)]
-        if pa.float32() not in self._rows.schema.types or len(operands) < 2:
-            return node
-        types = [self._type_of(operand) for operand in operands]
-        if "FLOAT" not in types or set(types) == {"FLOAT"}:
-            return node
-        changed = node.copy()
-        copies = [child for child in changed.iter_expressions() if isinstance(child, exp.Condition)]
-        for held, operand in zip(types, copies, strict=True):
-            if held == "FLOAT":
-                operand.replace(_cast(operand.copy(), "DOUBLE"))
-        return changed
-
-    def _cast_as_spark(self, node: "Expr", text: str) -> "Expr":
-        from sqlglot import exp
-
-        wanted = cast("exp.DataType", node.args["to"]).this.value
-        if wanted not in _TEXTS and wanted not in _FORMS and wanted != "DECIMAL":
-            return node
-        if isinstance(node.this, exp.Literal) and not node.this.is_string and "." not in node.this.name:
-            return node
-        held = self._type_of(node.this)
-        if wanted in _TEXTS:
-            return _cast_to_text(node, held, text)
-        if wanted in _INTEGERS and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
-            return _with_operand(node, exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
-        if wanted in _FORMS:
-            return _cast_from_text(node, held, wanted, text)
-        if held in ("FLOAT", "DOUBLE", "VARCHAR") and not isinstance(node.this, exp.Literal):
-            raise _refused(text, f"{node.sql('spark')}: it casts to a decimal what is none, whose last digit {_OTHER}")
-        return node.copy()
-
-    def _type_of(self, tree: "Expr") -> str:
-        """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
-        import duckdb
-
-        try:
-            return self._described(tree.sql("duckdb"))
-        except duckdb.Error:
-            return ""
-
-    def _described(self, sql: str) -> str:
-        source = " FROM nothing" if self._rows.schema.names else ""  # DuckDB knows no table without columns
+    def described(self, sql: str) -> str:
+        """DuckDB's type of what is in its dialect. Raises its errors."""
+        source = " FROM nothing" if self.rows.schema.names else ""  # DuckDB knows no table without columns
         with database() as cursor:
             if source:
-                cursor.register("nothing", self._rows)
+                cursor.register("nothing", self.rows)
             return str(cursor.execute(f"DESCRIBE SELECT {sql}{source}").fetchall()[0][1])
 
 
@@ -349,196 +148,8 @@ def _column(schema: StructType, name: str) -> str | None:
     return next((known for known in schema.names if known.casefold() == folded), None)
 
 
-# --- parsing ---------------------------------------------------------------------------------------------------------
-
-
-def parse_expression(text: str) -> "Expr":
-    """Parse one expression of Spark's dialect. Raises `InvalidInput` for what is none, or is refused here."""
-    import sqlglot
-    from sqlglot import exp
-
-    try:
-        # In parentheses, so that a column called like a statement is none.
-        trees = sqlglot.parse(f"SELECT (\n{text}\n)", dialect=_spark())
-    except (sqlglot.ParseError, sqlglot.TokenError, RecursionError) as error:
-        raise _refused(text, f"it is no SQL ({_COLOURS.sub('', str(error)).splitlines()[0]})") from error
-    tree = _sole(trees)
-    if tree is None:
-        raise _refused(text, "it is no single expression")
-    for node in tree.walk():
-        if isinstance(node, exp.Query | exp.Table | exp.Exists):
-            raise _refused(text, "it holds a subquery")
-        if isinstance(node, exp.AggFunc | exp.Window | exp.UDTF | exp.Explode):
-            raise _refused(text, f"{node.sql('spark')} is more than a value of the row")
-        if isinstance(node, exp.Rand | exp.Randn | exp.Uuid | exp.CurrentUser):
-            raise _refused(text, f"{node.sql('spark')} is not the same each time")
-        if isinstance(node, exp.Star | exp.Columns | exp.Placeholder | exp.Parameter | exp.Command):
-            raise _refused(text, f"{node.sql('spark')} is no value")
-        if isinstance(node, exp.Anonymous):
-            raise _refused(text, f"the function {node.name} is not known here")
-        if type(node) not in _known() or (isinstance(node, exp.DateDiff) and node.unit is not None):
-            raise _refused(text, f"{node.sql('spark')} {_OTHER}")
-    return tree
-
-
-@cache
-def _known() -> frozenset[type]:
-    from sqlglot import exp
-
-    return frozenset(getattr(exp, name) for name in _KNOWN.split())
-
-
-def _sole(trees: "Sequence[Expr | None]") -> "Expr | None":
-    """The one expression in parentheses that is selected, from nothing, where there is no more."""
-    from sqlglot import exp
-
-    select = trees[0] if len(trees) == 1 else None
-    if not isinstance(select, exp.Select):
-        return None
-    others = [value for name, value in select.args.items() if name not in ("expressions", "kind") and value]
-    if others or len(select.expressions) != 1 or not isinstance(select.expressions[0], exp.Paren | exp.Subquery):
-        return None
-    tree: Expr = select.expressions[0]
-    if isinstance(tree, exp.Subquery):
-        return tree
-    return tree.this if isinstance(tree.this, exp.Condition) else None
-
-
-def conjuncts(tree: "Expr") -> "list[Expr]":
-    """What an expression joins by ``AND``."""
-    from sqlglot import exp
-
-    tree = tree.unnest()
-    if isinstance(tree, exp.And):
-        return [*conjuncts(tree.this), *conjuncts(tree.expression)]
-    return [tree]
-
-
-@cache
-def _spark() -> Any:
-    """Spark's dialect with ANSI casts, which fail where the dialect's own would give null."""
-    from sqlglot import exp
-    from sqlglot.dialects.spark import Spark
-
-    def casting(kind: str) -> Callable[[list[Any]], Any]:
-        return lambda given: _cast(given[0], kind)
-
-    def instant(given: list[Any]) -> Any:
-        """An instant, which the parser's own function takes for a time without a zone."""
-        if len(given) == 1:
-            return _cast(given[0], "TIMESTAMPTZ")
-        return exp.StrToTime(this=given[0], format=given[1])
-
-    def day(given: list[Any]) -> Any:
-        return _cast(given[0] if len(given) == 1 else instant(given), "DATE")
-
-    functions: dict[str, Any] = {
-        **Spark.Parser.FUNCTIONS,
-        "NOW": lambda _: exp.CurrentTimestamp(),  # pyright: ignore[reportUnknownLambdaType]
-        "TO_DATE": day,
-        "TO_TIMESTAMP": instant,
-        "TIMESTAMP": instant,
-        **{name: casting(name) for name in ("TINYINT", "SMALLINT", "BIGINT", "DOUBLE", "FLOAT", "BOOLEAN")},
-    }
-
-    def is_null(given: list[Any]) -> Any:
-        return exp.Is(this=given[0], expression=exp.Null())
-
-    functions["ISNULL"] = is_null
-    functions["ISNOTNULL"] = lambda given: exp.Not(this=is_null(given))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-
-    class AnsiSpark(Spark):
-        class Parser(Spark.Parser):
-            STRICT_CAST = True
-            FUNCTIONS = functions
-
-    return AnsiSpark
-
-
-def _cast(tree: "Expr", kind: str) -> "Expr":
-    from sqlglot import exp
-
-    return exp.Cast(this=tree, to=exp.DataType.build(kind))
-
-
-def _with_operand(node: "Expr", operand: "Expr") -> "Expr":
-    changed = node.copy()
-    changed.set("this", operand)
-    return changed
-
-
-def _cast_to_text(node: "Expr", held: str, text: str) -> "Expr":
-    if held in ("FLOAT", "DOUBLE"):
-        raise _refused(text, "it casts a float to text, which each engine spells in its own way")
-    if held.startswith("TIMESTAMP WITH"):
-        return _with_operand(node, _cast(node.this.copy(), "TIMESTAMP"))
-    return node.copy()
-
-
-def _cast_from_text(node: "Expr", held: str, wanted: str, text: str) -> "Expr":
-    """A cast that takes of a text what Spark takes, and nothing else."""
-    from sqlglot import exp
-
-    if isinstance(node.this, exp.Literal) and not isinstance(node, exp.TryCast):
-        return _with_operand(node, _spelled(node.this.name, wanted, text))
-    if held != "VARCHAR":
-        return node.copy()
-    form = exp.Literal.string(_FORMS[wanted])
-    whole = exp.Anonymous(this="regexp_full_match", expressions=[node.this.copy(), form])
-    other = exp.Null() if isinstance(node, exp.TryCast) else _error(text)
-    absent = exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.Null())
-    return exp.Paren(this=exp.Case().when(exp.Or(this=whole, expression=absent), node.copy()).else_(other))
-
-
-def _spelled(value: str, wanted: str, text: str) -> "Expr":
-    """A text that is cast to a type, as both engines take it; at once, since where all files are passed over nothing is
-    evaluated. Raises `InvalidInput`."""
-    from sqlglot import exp
-
-    utc = _in_utc(value) if wanted in _INSTANTS else None
-    if utc is None and not re.fullmatch(_FORMS[wanted], value):
-        raise _refused(text, f"{value!r:.100} is no {wanted} that both engines read alike")
-    return exp.Literal.string(value if utc is None else utc)
-
-
-def _in_utc(text: str) -> str | None:
-    """A time of a region, such as Europe/Paris, in UTC; as Java does, of an hour that comes twice the first."""
-    match = _REGION.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        local = datetime.fromisoformat(f"{match[1]} {match[2]}").replace(tzinfo=ZoneInfo(match[3]))
-        return local.astimezone(UTC).isoformat(sep=" ")
-    except (ValueError, OverflowError, ZoneInfoNotFoundError):
-        return None
-
-
-def _with_nul(text: str) -> "Expr":
-    """DuckDB's parser ends at a NUL."""
-    from sqlglot import exp
-
-    first, *others = text.split("\x00")
-    joined: Expr = exp.Literal.string(first)
-    for other in others:
-        nul = exp.Anonymous(this="chr", expressions=[_zero()])
-        joined = exp.DPipe(this=exp.DPipe(this=joined, expression=nul), expression=exp.Literal.string(other))
-    return exp.Paren(this=joined)
-
-
-def _zero() -> "Expr":
-    from sqlglot import exp
-
-    return exp.Literal.number(0)
-
-
-def _error(text: str) -> "Expr":
-    from sqlglot import exp
-
-    message = f"a value has no result in {text[:100]}".replace("\x00", "\\0")
-    return exp.Anonymous(this="error", expressions=[exp.Literal.string(message)])
-
-
-def _refused(text: str, reason: str) -> InvalidInput:
+def refused(text: str, reason: str) -> InvalidInput:
+    """The error for an expression that is not evaluated."""
     return InvalidInput(f"The expression {text!r:.300} cannot be used: {reason}. Nothing was written.")
 
 
@@ -623,7 +234,7 @@ def _assigned(cursor: "DuckDBPyConnection", expression: ResolvedExpression, want
         held = str(cursor.execute(f"DESCRIBE SELECT {sql} FROM given").fetchall()[0][1])
     except duckdb.Error as error:
         raise _unevaluated(repr(expression.text), error) from error
-    if wanted in _INTEGERS.values() and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
+    if wanted in INTEGERS.values() and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
         sql = f"trunc({sql})"
     if wanted.startswith("decimal") and held in ("FLOAT", "DOUBLE"):
         raise InvalidInput(
@@ -709,6 +320,14 @@ def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:
     """The rows of what a connection executed last."""
     # DuckDB has the first name from 1.4 on; there it warns of the second, by which older ones know it.
     return result.to_arrow_table() if hasattr(result, "to_arrow_table") else result.fetch_arrow_table()
+
+
+def select_rows(query: str, **tables: pa.Table) -> pa.Table:
+    """The rows of a query over tables, by their names in it."""
+    with database() as connection:
+        for name, rows in tables.items():
+            register(connection, name, rows)
+        return arrow_rows(connection.execute(query))
 
 
 def arrow_reader(result: "DuckDBPyConnection") -> pa.RecordBatchReader:

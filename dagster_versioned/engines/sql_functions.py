@@ -4,15 +4,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sqlglot.expressions.core import Expr
+import sqlglot
+from sqlglot import exp
+from sqlglot.expressions.core import Expr
 
-TypeOf = Callable[["Expr"], str]
+TypeOf = Callable[[Expr], str]
 """DuckDB's type of a translated expression; ``""`` where it is not known."""
 
-Rewriting = Callable[["Expr", TypeOf], "Expr | None"]
+Rewriting = Callable[[Expr, TypeOf], Expr | None]
 """The same in DuckDB's dialect; ``None`` where there is nothing that has the same value."""
 
 DAYS = frozenset(f"{unit}{end}" for unit in ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY") for end in ("", "S"))
@@ -43,8 +44,6 @@ _ESCAPE = re.compile(r"\\(?:[dwDW]|[^\w\s])")
 @cache
 def rewritings() -> Mapping[type, Rewriting]:
     """What is to be done with which function; the others mean the same."""
-    from sqlglot import exp
-
     return {
         exp.AddMonths: lambda node, _: built(
             "CAST(CAST(d AS DATE) + to_months(CAST(n AS INTEGER)) AS DATE)", d=node.this, n=node.expression
@@ -88,12 +87,10 @@ def rewritings() -> Mapping[type, Rewriting]:
     }
 
 
-def built(sql: str, **operands: "Expr") -> "Expr":
+def built(sql: str, **operands: Expr) -> Expr:
     """An expression of DuckDB's dialect with others in the place of its columns."""
-    import sqlglot
-    from sqlglot import exp
 
-    def filled(node: "Expr") -> "Expr":
+    def filled(node: Expr) -> Expr:
         return exp.Paren(this=operands[node.name].copy()) if isinstance(node, exp.Column) else node
 
     return exp.Paren(this=sqlglot.parse_one(sql, dialect="duckdb").transform(filled))
@@ -115,9 +112,7 @@ def regular_expression(pattern: str) -> str | None:
     return "".join(parts)
 
 
-def _member(node: "Expr", _: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _member(node: Expr, _: TypeOf) -> Expr | None:
     if not isinstance(node.expression, exp.Identifier):
         return None
     name = exp.Literal.string(node.expression.name)
@@ -127,10 +122,8 @@ def _member(node: "Expr", _: TypeOf) -> "Expr | None":
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _like(node: "Expr", _: TypeOf) -> "Expr":
+def _like(node: Expr, _: TypeOf) -> Expr:
     """A backslash escapes by default."""
-    from sqlglot import exp
-
     pattern = node.expression
     plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.name
     if plain or isinstance(node.parent, exp.Escape):
@@ -138,9 +131,7 @@ def _like(node: "Expr", _: TypeOf) -> "Expr":
     return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
 
 
-def _matched(node: "Expr", _: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _matched(node: Expr, _: TypeOf) -> Expr | None:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal) or node.args.get("flag"):
         return None
@@ -152,7 +143,7 @@ def _matched(node: "Expr", _: TypeOf) -> "Expr | None":
     return changed
 
 
-def _joined(node: "Expr", type_of: TypeOf) -> "Expr | None":
+def _joined(node: Expr, type_of: TypeOf) -> Expr | None:
     """What is joined becomes text, which not all values do alike."""
     types = [type_of(child) for child in node.iter_expressions()]
     lists = all(each.endswith("]") for each in types)
@@ -165,12 +156,12 @@ def whole_numbers(types: Iterable[str]) -> bool:
     return _WHOLE_NUMBERS.issuperset(types)
 
 
-def _end_of_text(node: "Expr", _: TypeOf) -> "Expr":
+def _end_of_text(node: Expr, _: TypeOf) -> Expr:
     end = type(node).__name__
     return built(f"CASE WHEN n IS NOT NULL THEN {end}(s, greatest(n, 0)) END", s=node.this, n=node.expression)
 
 
-def _in_case(node: "Expr", _: TypeOf) -> "Expr":
+def _in_case(node: Expr, _: TypeOf) -> Expr:
     """Texts with letters whose other case the engines tell apart are an error."""
     case = type(node).__name__.lower()
     found = f"regexp_matches(s, '{_strange_letters(case)}')"
@@ -188,10 +179,8 @@ def _strange_letters(case: str) -> str:
     return f"[{''.join(changed)}{'Σ' if case == 'lower' else ''}]"
 
 
-def _substring(node: "Expr") -> "Expr":
+def _substring(node: Expr) -> Expr:
     """Positions count from the end where they are negative, and 0 is 1; what lies before the text counts, too."""
-    from sqlglot import exp
-
     start, length = node.args["start"], node.args.get("length")
     if isinstance(start, exp.Literal) and start.is_int and int(start.name) > 0 and length is None:
         return node
@@ -206,17 +195,13 @@ def _substring(node: "Expr") -> "Expr":
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def _whole(node: "Expr", type_of: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _whole(node: Expr, type_of: TypeOf) -> Expr | None:
     if node.args.get("decimals") is not None:
         return None
     return exp.Cast(this=node.copy(), to=exp.DataType.build("BIGINT")) if type_of(node.this) in _FLOATS else node
 
 
-def _rounded(node: "Expr", type_of: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _rounded(node: Expr, type_of: TypeOf) -> Expr | None:
     digits = node.args.get("decimals")
     plain = digits is None or (isinstance(digits, exp.Literal) and digits.is_int)
     return node if plain and type_of(node.this) not in _FLOATS else None
@@ -225,42 +210,34 @@ def _rounded(node: "Expr", type_of: TypeOf) -> "Expr | None":
 # --- dates and times -------------------------------------------------------------------------------------------------
 
 
-def _unit(node: "Expr") -> str:
+def _unit(node: Expr) -> str:
     unit: Any = node.args.get("unit")
     return unit.name.upper() if unit is not None else ""
 
 
-def _extracted(node: "Expr", _: TypeOf) -> "Expr | None":
+def _extracted(node: Expr, _: TypeOf) -> Expr | None:
     part = node.name.upper()
     if part not in _PARTS:
         return None
     return _sunday_is_1(node) if part in _DAY_OF_WEEK else node
 
 
-def _sunday_is_1(node: "Expr") -> "Expr":
-    from sqlglot import exp
-
+def _sunday_is_1(node: Expr) -> Expr:
     return exp.Paren(this=exp.Add(this=node.copy(), expression=exp.Literal.number(1)))
 
 
-def _truncated_date(node: "Expr", _: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _truncated_date(node: Expr, _: TypeOf) -> Expr | None:
     unit = _TRUNCATED.get(_unit(node)) if isinstance(node.args.get("unit"), exp.Literal) else None
     return built(f"CAST(date_trunc('{unit}', CAST(d AS DATE)) AS DATE)", d=node.this) if unit else None
 
 
-def _formatted(node: "Expr", _: TypeOf) -> "Expr | None":
-    from sqlglot import exp
-
+def _formatted(node: Expr, _: TypeOf) -> Expr | None:
     wanted = node.args.get("format")
     return node if isinstance(wanted, exp.Literal) and _FORMAT.fullmatch(wanted.name) else None
 
 
-def _parsed_by_format(node: "Expr", type_of: TypeOf) -> "Expr | None":
+def _parsed_by_format(node: Expr, type_of: TypeOf) -> Expr | None:
     """The instant that a text says by a format of a year and other parts, all of their full width."""
-    from sqlglot import exp
-
     wanted = node.args.get("format")
     if not isinstance(wanted, exp.Literal) or not wanted.is_string or type_of(node.this) != "VARCHAR":
         return None
@@ -277,5 +254,5 @@ def _parsed_by_format(node: "Expr", type_of: TypeOf) -> "Expr | None":
     )
 
 
-def _from_text(node: "Expr", type_of: TypeOf) -> "Expr | None":
+def _from_text(node: Expr, type_of: TypeOf) -> Expr | None:
     return None if node.args.get("format") is not None or type_of(node.this) == "VARCHAR" else node

@@ -12,13 +12,12 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SYSTEM_COLUMNS,
     Counts,
-    SampleHash,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, anti_join
 from dagster_versioned.features.arrow.samples import member_of
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, field_versions, hash_of
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -61,15 +60,13 @@ class ShownTable(UpstreamFiles):
         return schema_from_arrow(self.rows.schema) if self.rows is not None else super().schema
 
     def read(self, frame_type: type, columns: Sequence[str] | None = None) -> Any:
-        rows: pa.Table = (
-            super().read(pa.Table, columns)
-            if self.rows is None
-            else self.rows
-            if columns is None
-            else self.rows.select(list(columns))
-        )
+        rows: pa.Table
+        if self.rows is None:
+            rows = super().read(pa.Table, columns)
+        else:
+            rows = self.rows if columns is None else self.rows.select(list(columns))
         if DATA_VERSION_BY_FIELD in rows.column_names:
-            held = sample_rows.members_of(rows, DATA_VERSION_BY_FIELD)
+            held = ARROW_ROWS.members_of(rows, DATA_VERSION_BY_FIELD)
             missing = {old: new for old, new in self.aliases.items() if old not in held and new in held}
             members = {
                 each: member_of(rows, DATA_VERSION_BY_FIELD, missing.get(each, each)) for each in (*held, *missing)
@@ -128,7 +125,7 @@ class FeatureToRebase:
             return None
         stored = self._files().read(pa.Table)
         taken = self._members(before)
-        held = sample_rows.members_of(stored, PROVENANCE_BY_FIELD)
+        held = ARROW_ROWS.members_of(stored, PROVENANCE_BY_FIELD)
         members = [each.member for each in self.feature.fields if taken.get(each.member, each.member) in held]
         if len(members) < len(self.feature.fields):
             return None  # an added field: its versions are those of samples, which the function brings
@@ -150,7 +147,7 @@ class FeatureToRebase:
         resolved = self._feature_table(self._graph).resolve(files)
         asked, plan = resolved.increment.asked, resolved.feature.plan
         changed = pa.concat_tables([each.select(list(plan.units)) for each in (old.stale, old.gone)])
-        accepted = sample_rows.anti_join(asked.stale, changed, plan.units)
+        accepted = anti_join(asked.stale, changed, plan.units)
         count = accepted.num_rows
         if not count:
             return None
@@ -167,18 +164,20 @@ class FeatureToRebase:
             )
         )
         everything = self._files().read(pa.Table)
-        stored = sample_rows.within(plan, everything, accepted)
-        taken = self._members(before)
-        held = sample_rows.members_of(stored, DATA_VERSION_BY_FIELD)
-        kept = {each: taken.get(each, each) for each in plan.members if taken.get(each, each) in held}
-        rows = without_versions(stored)
-        if kept:
-            found = {new: member_of(stored, DATA_VERSION_BY_FIELD, old) for new, old in kept.items()}
-            rows = _with_struct(rows, DATA_VERSION_BY_FIELD, found)
+        stored = ARROW_ROWS.within(plan, everything, accepted)
+        rows = self._with_old_versions(stored, plan.members, self._members(before))
         made = self._plan(resolved, resolved.finish(rows, part), stored, count, left, everything)
         return replace(made, increment=part, upstreams=files)
 
     # Inside
+
+    def _with_old_versions(self, stored: pa.Table, members: Iterable[str], taken: Mapping[str, str]) -> pa.Table:
+        """The user's columns, and the data versions of members that were called as ``taken`` says, or as they are."""
+        held = ARROW_ROWS.members_of(stored, DATA_VERSION_BY_FIELD)
+        kept = {each: taken.get(each, each) for each in members if taken.get(each, each) in held}
+        found = {new: member_of(stored, DATA_VERSION_BY_FIELD, old) for new, old in kept.items()}
+        rows = without_versions(stored)
+        return _with_struct(rows, DATA_VERSION_BY_FIELD, found) if found else rows
 
     def _plan(
         self,
@@ -193,7 +192,7 @@ class FeatureToRebase:
         members = resolved.feature.plan.members
         rows = _beside(update.frame, stored, members)
         if everything is not None:
-            rest = sample_rows.anti_join(everything, stored, resolved.feature.plan.ids)
+            rest = anti_join(everything, stored, resolved.feature.plan.ids)
             rows = pa.concat_tables([rows, _beside(None, rest, members)], promote_options="permissive")
         digests = cast("Mapping[str, str]", update.custom[FEATURE_MEMBER]["digests"])
         shown = ShownTable(self.table, self.table.files(), rows, digests)
@@ -204,9 +203,7 @@ class FeatureToRebase:
 
     def _feature_table(self, graph: FeatureGraph) -> FeatureTable:
         assert self.record is not None
-        return FeatureTable(
-            graph, self.feature.key, self.table, SampleHash(cast("Any", self.record.hash[0]), self.record.hash[1])
-        )
+        return FeatureTable(graph, self.feature.key, self.table, hash_of(self.record))
 
     def _members(self, before: FeatureGraph) -> dict[str, str]:
         """The old members of the versions by field, by the new ones that are called otherwise."""
@@ -217,22 +214,19 @@ class FeatureToRebase:
         key = feature.key
         if key in self._above:
             return self._above[key].shown
-        table = table_of(feature, self._project, self._others)
-        if not table.exists() or not table.state.history.heads:
-            return None
+        files = UpstreamFiles.current(table_of(feature, self._project, self._others))
         prefix = f"{key}."
         aliases = {
             old.removeprefix(prefix).replace("/", "_"): new.replace("/", "_")
             for old, new in self._names.items()
             if old.startswith(prefix)
         }
-        files = table.files()
-        return ShownTable(table, files, aliases=aliases) if aliases else UpstreamFiles(table, files)
+        return ShownTable(files.table, files.files, aliases=aliases) if files is not None and aliases else files
 
 
 def _beside(new: pa.Table | None, old: pa.Table, members: Collection[str]) -> pa.Table:
     """Rows with their data versions by the fields of both; new ones are in ``new``, the same rows, if given."""
-    held = sample_rows.members_of(old, DATA_VERSION_BY_FIELD)
+    held = ARROW_ROWS.members_of(old, DATA_VERSION_BY_FIELD)
     found: dict[str, Any] = {}
     for each in dict.fromkeys((*members, *held)):
         if new is not None and each in members:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.sample_rows import anti_join
 from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_heads import sample_heads
@@ -88,7 +88,7 @@ def _planned(
         if base is not None:
             _require_same(key, head.record, base.record, target)
             stored = base.files.read(pa.Table, [*base.record.ids, DATA_VERSION_BY_FIELD])
-            added.append(base.digests(sample_rows.anti_join(stored, copied, base.record.ids)))
+            added.append(base.digests(anti_join(stored, copied, base.record.ids)))
         left = head.record.left + rows.num_rows - copied.num_rows
         gone = None if base is None else copied.select(list(head.record.ids)).slice(0, 0)
         update = head.update(copied, gone, None if base is None else base.version, added, upstreams={}, left=left)

@@ -30,7 +30,6 @@ class Asset(Protocol):
     @property
     def key(self) -> Any:
         """The key, whose ``path`` are the parts."""
-        ...
 
 
 def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:

@@ -12,7 +12,7 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, ROW, number_rows, semi_join
 from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_heads import SampleHead, sample_heads
@@ -107,7 +107,7 @@ class _Loss:
         record, before = self.head.record, self.head.version
         is_derived = bool(record.upstreams or before.identity.parents)
         update = self.head.update(
-            sample_rows.empty(self.schema),
+            ARROW_ROWS.empty(self.schema),
             self.gone.select(list(record.ids)),
             before,
             [dict(record.digests)],
@@ -221,8 +221,8 @@ class _Samples:
         every = np.full(rows.num_rows, counts)
         chosen = matching(rows, self.where) if counts and self.where is not None else every
         if self.known is not None and not chosen.all():
-            numbered = sample_rows.number_rows(rows.select(list(self.ids)))
-            known = sample_rows.semi_join(numbered, self.known, self.ids)[sample_rows.ROW].to_numpy()
+            numbered = number_rows(rows.select(list(self.ids)))
+            known = semi_join(numbered, self.known, self.ids)[ROW].to_numpy()
             chosen = chosen | np.isin(np.arange(rows.num_rows), known)
         return rows.filter(pa.array(chosen)).select(list(columns)), rows.num_rows
 

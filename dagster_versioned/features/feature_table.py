@@ -1,9 +1,9 @@
 """A feature over its versioned table: what is stale of it, and what comes of what was computed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -29,12 +29,12 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, UnsupportedType
-from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
-from dagster_versioned.features.arrow import samples as arrow_samples
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.increment import Increment, SampleRows, SamplesToCompute
-from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
+from dagster_versioned.features.increment import Increment, SamplesToCompute
+from dagster_versioned.features.resolve import sample_plan
+from dagster_versioned.features.sample_rows import SampleRows
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
@@ -70,46 +70,26 @@ class FeatureTable:
         (SQL) on the columns of upstreams, by feature: others are left for later. Raises `InvalidInput`, and
         `CommitConflict` for a table that another program changed.
         """
-        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
-            raise InvalidInput(
-                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
-                "or written; materialize them first."
-            )
-        for name in (dep.feature for dep in self.feature.deps):
-            upstreams[name].require_definition(self.graph, name)
+        self._require_upstreams(upstreams)
         head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
-        way = _sample_engine(as_type)
         digests = self._upstream_digests(given)
-        types = {
-            new: field.type
-            for each in self.plan.upstreams
-            for new, field in zip(
-                each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
-            )
-        }
-        with way.rows.translated(self._conditions(stale_if, where)), ExitStack() as pinned:
-            pin = way.pin(pinned)
-            all_of_them = full or head is None or stale_if is not None
-            narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, way, pin, types)
-            if narrowed is not None:
-                given, frames, current = narrowed
-            else:
-                frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
-                current = self._current(head, way, full, types, stale_if=stale_if)
-            changes = way.resolver.resolve(_light(self.plan, given), frames, current, pin)
+        engine, types = _sample_rows(as_type), _types(self.plan, given)
+        comparison = _Comparison(self, engine, as_type, partition, head, full, types, stale_if)
+        with engine.translated(self._conditions(stale_if, where)), comparison.pinned:
+            narrowed = comparison.narrowed(given, digests)
+            given, frames, current = narrowed or (given, comparison.versions(given), comparison.current())
+            changes = engine.resolve(_light(self.plan, given), frames, current, comparison.pin)
             if narrowed is not None:
                 changes = replace(changes, counts=_of_all(changes.counts, head))
             reads = {name: _reading(files) for name, files in given.items()}
 
             def rows(units: Any, *, every: bool) -> Any:
-                return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
+                return engine.as_frame(engine.rows_of(self.plan, reads, units, every=every), as_type)
 
-            some = partial(self._of_some, upstreams, where or {}, way, pin, full)
-            return self._resolved(
-                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all(), some
-            )
+            asked = comparison.of_some(comparison.asked(changes, current), upstreams, where or {})
+            return comparison.resolved(asked, current, rows, digests)
 
     def resolve_samples(
         self,
@@ -128,15 +108,15 @@ class FeatureTable:
         """
         head, full = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
-        way = _sample_engine(cast("type[Any]", type(samples)))
-        samples = way.rows.own(samples, None)
-        names = way.rows.names(samples)
+        engine = _sample_rows(cast("type[Any]", type(samples)))
+        samples = engine.own(samples)
+        names = engine.names(samples)
         require_columns("The frame of samples", names, self.plan.ids)
-        says = way.rows.members_of(samples, DATA_VERSION_BY_FIELD)
+        says = engine.members_of(samples, DATA_VERSION_BY_FIELD)
         require_plain_columns(self.plan, "The frame of samples", names, says)
-        way.rows.members_of(samples, PROVENANCE_BY_FIELD)
+        engine.members_of(samples, PROVENANCE_BY_FIELD)
         if head is not None and not full:
-            self._check_types(samples, way, head)
+            self._check_types(samples, engine, head)
         if PROVENANCE_BY_FIELD not in names:
             columns = _columns_of(self.feature, names)
             if lost := sorted({*names} - {*self.plan.ids, *SYSTEM_COLUMNS}.union(*columns.values())):
@@ -144,22 +124,20 @@ class FeatureTable:
                     f"The samples of feature {self.feature.key!r} have the columns {lost}, which belong to no field: "
                     "nobody would see them change. Nothing was written. Add them to the columns of a field."
                 )
-            samples = way.rows.with_contents(samples, columns)
-        ids = engine_for(samples).schema(way.rows.select(samples, self.plan.ids), WriteOptions())
+            samples = engine.with_contents(samples, columns)
+        ids = engine_for(samples).schema(engine.select(samples, self.plan.ids), WriteOptions())
         types = {field.name: field.type for field in ids.fields}
-        current = self._current(head, way, full, types, stale_if=stale_if)
-        light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
+        as_type = as_type or engine.frame_type
+        comparison = _Comparison(self, engine, as_type, partition, head, full, types, stale_if)
+        current = comparison.current()
+        light = engine.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
         def rows(units: Any, *, every: bool) -> Any:
-            found = way.rows.samples_of(self.plan, samples, units, every=every)
-            return way.rows.as_frame(found, as_type or way.frame_type)
+            return engine.as_frame(engine.samples_of(self.plan, samples, units, every=every), as_type)
 
-        frame_type = as_type or way.frame_type
-        with way.rows.translated(self._conditions(stale_if, None)), ExitStack() as pinned:
-            changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
-            return self._resolved(
-                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
-            )
+        with engine.translated(self._conditions(stale_if, None)), comparison.pinned:
+            changes = engine.resolve_samples(self.plan, light, current, comparison.pin)
+            return comparison.resolved(comparison.asked(changes, current), current, rows, {}, samples)
 
     # Inside
 
@@ -167,209 +145,48 @@ class FeatureTable:
         filters = (each.filter for each in self.plan.upstreams)
         return [each for each in (stale_if, *(where or {}).values(), *filters) if each is not None]
 
-    def _resolved(
-        self,
-        changes: SampleChanges,
-        way: "_SampleEngine",
-        head: UpstreamFiles | None,
-        current: Any,
-        rows: Any,
-        as_type: type,
-        upstreams: Mapping[str, Mapping[str, str]],
-        partition: str | None,
-        full: bool,
-        pinned: ExitStack,
-        part: Callable[[SamplesToCompute], SamplesToCompute] | None = None,
-        samples: Any = None,
-    ) -> "ResolvedIncrement":
-        counts = replace(changes.counts, reasons={}) if full else changes.counts
-
-        def some(frame: Any, count: int) -> Any:
-            return frame if count else way.rows.none_of(frame)  # known to be empty, nothing is read for it
-
-        new = some(way.rows.units_of(self.plan, changes.new), counts.new)
-        stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
-        gone = some(changes.orphaned, counts.orphaned)
-        asked = SamplesToCompute(new, stale, gone, counts, full=full, first=current is None)
-        if part is not None:
-            asked = part(asked)
-        keys = {field.member: field.key for field in self.feature.fields}
-        increment: Increment[Any] = Increment(
-            asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
-        )
-        return ResolvedIncrement(self, increment, way, head, current, upstreams, pinned, samples)
-
-    def _of_some(
-        self,
-        upstreams: Mapping[str, UpstreamFiles],
-        where: Mapping[str, str],
-        way: "_SampleEngine",
-        pin: Pin,
-        full: bool,
-        asked: SamplesToCompute,
-    ) -> SamplesToCompute:
-        """Of what is asked for, the samples of which the upstreams' rows satisfy conditions; the others are left."""
-        if where and full:
-            raise InvalidInput(
-                f"All samples of feature {self.feature.key!r} are to be computed again, and yet only those where "
-                f"{dict(where)}. Nothing was computed or written. Leave one of the two out."
-            )
-        known = {each.name: each for each in self.plan.upstreams}
-        for name, condition in where.items():
-            if name not in known:
-                raise InvalidInput(
-                    f"Feature {self.feature.key!r} is not computed from {name!r}, but from {sorted(known)}. Nothing "
-                    "was computed or written. Name one of these in the conditions."
-                )
-            upstream, files = replace(known[name], filter=condition), upstreams[name]
-            read = _needed(upstream, files.schema)
-            upstream = replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
-            rows = way.rows.passing(upstream, files.read(way.frame_type, read))
-            keys = tuple(each for each in self.plan.units if each in way.rows.names(rows))
-            by_keys = replace(self.plan, units=keys)
-            new, stale = (pin(way.rows.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
-            counts = replace(asked.counts, new=way.rows.count(new), stale=way.rows.count(stale), reasons={})
-            left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
-            asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
-        return asked
-
     def _head(self, partition: str | None, full: bool) -> tuple[UpstreamFiles | None, bool]:
         """The files of the head that the update is to go onto, and whether all samples are to be computed.
 
         They are, too, where they were to be and somebody died before all were: nobody knows which of them are new.
         Raises `InvalidInput` where it cannot be compared, `CommitConflict` where another program had the last word.
         """
-        if not self.table.exists():
-            return None, full
-        version = self.table.state.history.heads.get(partition)
+        version = self.table.state.history.heads.get(partition) if self.table.exists() else None
         if version is None:
             return None, full
+        record = FeatureRecord.of(version.identity.custom)
+        if not full:
+            self._require_comparable(version, record)
+        full = full or (record is not None and record.full and record.left > 0)
+        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
+
+    def _require_comparable(self, version: Version, record: FeatureRecord | None) -> None:
         foreign = self.table.state.history.unadopted
-        if foreign is not None and not full:
+        if foreign is not None:
             raise CommitConflict(
                 f"Another program changed the table of feature {self.feature.key!r} with log version "
                 f"{foreign.log_version}, so nobody knows which samples it has. Nothing was computed or written. Look "
                 "at history(), then adopt() that, or revert(), or compute all samples again (run config full: true)."
             )
-        record = FeatureRecord.of(version.identity.custom)
+        if record is None:
+            return
         how = (self.plan.hash.algorithm, self.plan.hash.length)
-        if not full and record is not None:
-            for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
-                if was != now:
-                    raise InvalidInput(
-                        f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
-                        f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
-                        "Compute all of them again (run config full: true), or take the change back."
-                    )
-        full = full or (record is not None and record.full and record.left > 0)
-        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
+        for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
+            if was != now:
+                raise InvalidInput(
+                    f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
+                    f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
+                    "Compute all of them again (run config full: true), or take the change back."
+                )
 
-    def _changed(
-        self, head: UpstreamFiles, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
-        """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
-
-        By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
-        all samples are to be compared: the head has not all that it was to have, was computed in another way, from
-        versions that are gone or that nobody recorded; or units are matched by other columns than their ids.
-        """
-        version = head.files.versions[0]
-        record = FeatureRecord.of(version.identity.custom)
-        if (
-            record is None
-            or record.left
-            or record.full
-            or record.fields != field_versions(self.graph, self.feature.key)
-        ):
-            return None
-        if not all(digests.values()) or digests.keys() != record.upstreams.keys():
-            return None
-        found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
-        for each in self.plan.upstreams:
-            ids = {*self.graph[each.name].id_columns}
-            if (
-                not {*self.plan.ids} == {*self.plan.units} == {*each.on} == {*each.ids} == ids
-                or each.filter is not None
-            ):
-                return None
-            if digests[each.name] == record.upstreams[each.name]:
-                continue
-            now = given[each.name]
-            before = now.before(version)
-            if before is None or self._used(each, before.digests()) != record.upstreams[each.name]:
-                return None
-            found[each.name] = before.without(now), now.without(before)
-        return found
-
-    def _narrowed(
-        self,
-        head: UpstreamFiles,
-        given: Mapping[str, UpstreamFiles],
-        digests: Mapping[str, Mapping[str, str]],
-        way: "_SampleEngine",
-        pin: Pin,
-        types: Mapping[str, DataType],
-    ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
-        """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
-        changed = self._changed(head, given, digests)
-        if changed is None:
-            return None
-        if not changed:
-            nothing = {name: files.of_none() for name, files in given.items()}
-            frames = {each.name: self._versions(each, nothing[each.name], way) for each in self.plan.upstreams}
-            return nothing, frames, self._current(head.of_none(), way, False, types)
-        frames: dict[str, Any] = {}
-        touched: Any = None
-        for each in self.plan.upstreams:
-            if each.name in changed:
-                before, now = (self._versions(each, files, way) for files in changed[each.name])
-                units = way.rows.differing(self.plan, each.fields, before, now)
-                touched = units if touched is None else way.rows.together(touched, units)
-                frames[each.name] = now
-            else:
-                frames[each.name] = self._versions(each, given[each.name], way)
-        touched = pin(touched)
-        given = {name: changed[name][1] if name in changed else files for name, files in given.items()}
-        frames = {name: way.rows.within(self.plan, frame, touched) for name, frame in frames.items()}
-
-        def some(frame: Any) -> Any:
-            return pin(way.rows.within(self.plan, frame, touched))
-
-        return given, frames, self._current(head, way, False, types, some)
-
-    def _current(
-        self,
-        head: UpstreamFiles | None,
-        way: "_SampleEngine",
-        full: bool,
-        types: Mapping[str, DataType],
-        some: Callable[[Any], Any] = lambda frame: frame,
-        stale_if: str | None = None,
-    ) -> Any:
-        """What is compared of ``some`` of the samples that are stored.
-
-        ``None`` where there are none, or where all are to be computed and have other ids, or ids of other ``types`` (by
-        column), so that all that are stored go.
-        """
-        if head is None:
-            return None
-        names = head.schema.names
-        if full and any(
-            name not in names or types.get(name, head.schema.field(name).type) != head.schema.field(name).type
-            for name in self.plan.ids
-        ):
-            return None
-        what = f"The table of feature {self.feature.key!r}"
-        require_columns(what, names, self.plan.ids if full else (*self.plan.ids, PROVENANCE))
-        columns = [
-            *self.plan.ids,
-            *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
-        ]
-        if stale_if is not None and not full:
-            read = Names({"stored": head.schema}).resolve(stale_if).of("stored")
-            frame = head.read(way.frame_type, list(dict.fromkeys([*columns, *read])))
-            return way.rows.stored(self.plan, way.rows.marked_stale(frame, stale_if), stale=False)
-        return way.rows.stored(self.plan, some(head.read(way.frame_type, columns)), stale=full)
+    def _require_upstreams(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
+        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
+            raise InvalidInput(
+                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
+                "or written; materialize them first."
+            )
+        for dep in self.feature.deps:
+            upstreams[dep.feature].require_definition(self.graph, dep.feature)
 
     def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
         """Refuse what would fail once rows are read: before anything is computed."""
@@ -380,16 +197,16 @@ class FeatureTable:
             renamed = each.renamed([name for name in known if not name.startswith(SYSTEM_PREFIX)])
             wanted = [*each.ids, *each.on, *(each.select or ())]
             require_columns(f"Upstream {each.name!r}", renamed, wanted)
-            names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
+            names[each.name] = each.selected(renamed)
         refuse_equal_names(self.plan, names)
 
-    def _check_types(self, samples: Any, way: "_SampleEngine", head: UpstreamFiles) -> None:
+    def _check_types(self, samples: Any, engine: SampleRows[Any], head: UpstreamFiles) -> None:
         """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
         others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
-        both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
+        both = [name for name in engine.names(samples) if name in head.schema.names and name not in others]
         if not both:
             return  # samples that are ids alone
-        given = engine_for(samples).schema(way.rows.select(samples, both), WriteOptions())
+        given = engine_for(samples).schema(engine.select(samples, both), WriteOptions())
         try:
             updated_schema(StructType(map(head.schema.field, both)), given)
         except UnsupportedType as error:
@@ -397,17 +214,6 @@ class FeatureTable:
                 f"The samples of feature {self.feature.key!r} have other types than its table. {error} Or compute all "
                 "of them again (run config full: true)."
             ) from None
-
-    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles, way: "_SampleEngine") -> Any:
-        """The columns of an upstream that say which samples there are, and of which versions."""
-        known, needed = files.schema.names, _needed(upstream, files.schema)
-        if DATA_VERSION_BY_FIELD in known:
-            return files.read(way.frame_type, [*needed, DATA_VERSION_BY_FIELD])
-        columns = _columns_of(self.graph[upstream.name], known)
-        used = {member: columns[member] for member in upstream.fields}
-        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
-        frame = way.rows.with_contents(files.read(way.frame_type, list(wanted)), used)
-        return way.rows.select(frame, [*needed, DATA_VERSION_BY_FIELD])
 
     def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
         """By upstream, the digests of the fields that the feature is computed from.
@@ -418,10 +224,10 @@ class FeatureTable:
         found: dict[str, dict[str, str]] = {}
         for each in self.plan.upstreams:
             by_ids = each.filter is None and {*each.on} <= {*each.ids}
-            found[each.name] = self._used(each, upstreams[each.name].digests() if by_ids else None)
+            found[each.name] = self.used(each, upstreams[each.name].digests() if by_ids else None)
         return found
 
-    def _used(self, upstream: UpstreamSamples, digests: Mapping[str, str] | None) -> dict[str, str]:
+    def used(self, upstream: UpstreamSamples, digests: Mapping[str, str] | None) -> dict[str, str]:
         """Of an upstream's field digests those that the feature is computed from; none where one is not known."""
         used = {
             ref.field
@@ -433,32 +239,212 @@ class FeatureTable:
         return {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
 
 
+@dataclass
+class _Comparison:
+    """What is stored of a feature, as it is compared with what there is to compute; ``types`` are those of its ids.
+
+    Frames are kept until ``pinned`` is closed.
+    """
+
+    of: FeatureTable
+    engine: SampleRows[Any]
+    as_type: type
+    partition: str | None
+    head: UpstreamFiles | None
+    full: bool
+    types: Mapping[str, DataType]
+    stale_if: str | None
+    pinned: ExitStack = field(default_factory=ExitStack)
+
+    def pin(self, frame: Any) -> Any:
+        """Keeps a frame."""
+        return self.engine.pin(self.pinned)(frame)
+
+    def versions(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, Any]:
+        """By upstream, the columns that say which samples there are, and of which versions."""
+        return {each.name: self._versions(each, upstreams[each.name]) for each in self.of.plan.upstreams}
+
+    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles) -> Any:
+        known, needed = files.schema.names, _needed(upstream, files.schema)
+        if DATA_VERSION_BY_FIELD in known:
+            return files.read(self.engine.frame_type, [*needed, DATA_VERSION_BY_FIELD])
+        columns = _columns_of(self.of.graph[upstream.name], known)
+        used = {member: columns[member] for member in upstream.fields}
+        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
+        frame = self.engine.with_contents(files.read(self.engine.frame_type, list(wanted)), used)
+        return self.engine.select(frame, [*needed, DATA_VERSION_BY_FIELD])
+
+    def current(self) -> Any:
+        """What is compared of the samples that are stored.
+
+        ``None`` where there are none, or where all are to be computed and have other ids, or ids of other types, so
+        that all that are stored go.
+        """
+        if self.head is None or (self.full and not self._has_ids(self.head.schema)):
+            return None
+        return self._stored(self.head)
+
+    def _has_ids(self, schema: StructType) -> bool:
+        known = {column.name: column.type for column in schema.fields}
+        return all(name in known and self.types.get(name, known[name]) == known[name] for name in self.of.plan.ids)
+
+    def _stored(self, files: UpstreamFiles, some: Callable[[Any], Any] = lambda frame: frame) -> Any:
+        """The ids and versions of ``some`` of the stored samples."""
+        plan, engine, names = self.of.plan, self.engine, files.schema.names
+        what = f"The table of feature {plan.feature!r}"
+        require_columns(what, names, plan.ids if self.full else (*plan.ids, PROVENANCE))
+        versions = [name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names]
+        columns = [*plan.ids, *versions]
+        if self.stale_if is None or self.full:
+            return engine.stored(plan, some(files.read(engine.frame_type, columns)), stale=self.full)
+        read = Names({"stored": files.schema}).resolve(self.stale_if).of("stored")
+        frame = files.read(engine.frame_type, list(dict.fromkeys([*columns, *read])))
+        return engine.stored(plan, engine.marked_stale(frame, self.stale_if), stale=False)
+
+    def narrowed(
+        self, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
+    ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
+        """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
+        head = None if self.full or self.stale_if is not None else self.head
+        changed = self._changed(head, given, digests)
+        if head is None or changed is None:
+            return None
+        if not changed:
+            nothing = {name: files.of_none() for name, files in given.items()}
+            return nothing, self.versions(nothing), self._stored(head.of_none())
+        plan = self.of.plan
+        narrow = {**given, **{name: now for name, (_, now) in changed.items()}}
+        frames = self.versions(narrow)
+        differing = [
+            self.engine.differing(plan, each.fields, self._versions(each, changed[each.name][0]), frames[each.name])
+            for each in plan.upstreams
+            if each.name in changed
+        ]
+        touched = self.pin(reduce(self.engine.together, differing))
+
+        def some(frame: Any) -> Any:
+            return self.engine.within(plan, frame, touched)
+
+        frames = {name: some(frame) for name, frame in frames.items()}
+        return narrow, frames, self._stored(head, lambda frame: self.pin(some(frame)))
+
+    def _changed(
+        self,
+        head: UpstreamFiles | None,
+        given: Mapping[str, UpstreamFiles],
+        digests: Mapping[str, Mapping[str, str]],
+    ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
+        """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
+
+        By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
+        all samples are to be compared.
+        """
+        record = None if head is None else FeatureRecord.of(head.files.versions[0].identity.custom)
+        if head is None or record is None or not self._tells_all(record, digests):
+            return None
+        found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
+        for each in self.of.plan.upstreams:
+            if digests[each.name] == record.upstreams[each.name]:
+                continue
+            now = given[each.name]
+            before = now.before(head.files.versions[0])
+            if before is None or self.of.used(each, before.digests()) != record.upstreams[each.name]:
+                return None
+            found[each.name] = before.without(now), now.without(before)
+        return found
+
+    def _tells_all(self, record: FeatureRecord, digests: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether a head has all that it was to have, computed as it would be now from versions whose digests are
+        recorded, by units that are matched by their ids."""
+        is_complete = not record.left and not record.full
+        return (
+            is_complete
+            and record.fields == field_versions(self.of.graph, self.of.feature.key)
+            and all(digests.values())
+            and digests.keys() == record.upstreams.keys()
+            and all(map(self._matches_by_ids, self.of.plan.upstreams))
+        )
+
+    def _matches_by_ids(self, upstream: UpstreamSamples) -> bool:
+        """Whether each of its samples is one of the feature, by ids that are called alike."""
+        plan, ids = self.of.plan, {*self.of.graph[upstream.name].id_columns}
+        return {*plan.ids} == {*plan.units} == {*upstream.on} == {*upstream.ids} == ids and upstream.filter is None
+
+    def asked(self, changes: SampleChanges, current: Any) -> SamplesToCompute:
+        """What is to be done."""
+        plan, engine = self.of.plan, self.engine
+        counts = replace(changes.counts, reasons={}) if self.full else changes.counts
+
+        def some(frame: Any, count: int) -> Any:
+            return frame if count else engine.none_of(frame)  # known to be empty, nothing is read for it
+
+        new = some(engine.units_of(plan, changes.new), counts.new)
+        stale = some(engine.units_of(plan, changes.stale), counts.stale)
+        gone = some(changes.orphaned, counts.orphaned)
+        return SamplesToCompute(new, stale, gone, counts, full=self.full, first=current is None)
+
+    def of_some(
+        self, asked: SamplesToCompute, upstreams: Mapping[str, UpstreamFiles], where: Mapping[str, str]
+    ) -> SamplesToCompute:
+        """Of what is asked for, the samples of which the upstreams' rows satisfy conditions; the others are left."""
+        plan, engine = self.of.plan, self.engine
+        if where and self.full:
+            raise InvalidInput(
+                f"All samples of feature {plan.feature!r} are to be computed again, and yet only those where "
+                f"{dict(where)}. Nothing was computed or written. Leave one of the two out."
+            )
+        known = {each.name: each for each in plan.upstreams}
+        for name, condition in where.items():
+            if name not in known:
+                raise InvalidInput(
+                    f"Feature {plan.feature!r} is not computed from {name!r}, but from {sorted(known)}. Nothing "
+                    "was computed or written. Name one of these in the conditions."
+                )
+            upstream, files = replace(known[name], filter=condition), upstreams[name]
+            read = _needed(upstream, files.schema)
+            rows = engine.passing(_of_columns(upstream, read), files.read(engine.frame_type, read))
+            by_keys = replace(plan, units=tuple(each for each in plan.units if each in engine.names(rows)))
+            new, stale = (self.pin(engine.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
+            counts = replace(asked.counts, new=engine.count(new), stale=engine.count(stale), reasons={})
+            left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
+            asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
+        return asked
+
+    def resolved(
+        self,
+        asked: SamplesToCompute,
+        current: Any,
+        rows: Any,
+        digests: Mapping[str, Mapping[str, str]],
+        samples: Any = None,
+    ) -> "ResolvedIncrement":
+        """The increment of what is asked for, to which the frames that are kept go over."""
+        keys = {field.member: field.key for field in self.of.feature.fields}
+
+        def as_frame(frame: Any) -> Any:
+            return self.engine.as_frame(frame, self.as_type)
+
+        increment: Increment[Any] = Increment(asked, self.engine, self.of.plan, rows, as_frame, keys, self.partition)
+        pinned = self.pinned.pop_all()
+        return ResolvedIncrement(self.of, increment, self.engine, self.head, current, digests, pinned, samples)
+
+
+@dataclass(eq=False)
 class ResolvedIncrement:
     """An increment of a feature, and how its rows go onto the version that it was computed from.
 
     Frames of Spark are computed once, and kept until it is closed; it is a context manager.
     """
 
-    def __init__(
-        self,
-        feature: FeatureTable,
-        increment: Increment[Any],
-        way: "_SampleEngine",
-        head: UpstreamFiles | None,
-        current: Any,
-        upstreams: Mapping[str, Mapping[str, str]],
-        pinned: ExitStack,
-        samples: Any = None,
-    ) -> None:
-        self._samples = samples
-        self.increment = increment
-        self._pinned = pinned
-        self._part = ExitStack()
-        self.feature = feature
-        self._sample_engine = way
-        self._head = head
-        self._current = current
-        self._upstreams = upstreams
+    feature: FeatureTable
+    increment: Increment[Any]
+    _engine: SampleRows[Any]
+    _head: UpstreamFiles | None
+    _current: Any
+    _upstreams: Mapping[str, Mapping[str, str]]
+    _pinned: ExitStack
+    _samples: Any = None
+    _part: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -510,9 +496,9 @@ class ResolvedIncrement:
     def _base(self) -> Version | None:
         return self._head.files.versions[0] if self._head is not None else None
 
-    def _stamped(self, rows: Any, part: Increment[Any], *, allow_empty: bool) -> tuple[Any, Any, SampleRows]:
+    def _stamped(self, rows: Any, part: Increment[Any], *, allow_empty: bool) -> tuple[Any, Any, SampleRows[Any]]:
         """The rows of a part with their versions, the units that go, and the engine of both frames."""
-        engine, units = self._sample_engine.rows, self.feature.plan.units
+        engine, units = self._engine, self.feature.plan.units
         if part.todo:
             frame = self._computed(rows, part)
         elif self._head is None or (self._current is None and part.asked.full):
@@ -520,8 +506,8 @@ class ResolvedIncrement:
                 raise self._empty()
             frame = self._no_rows(part)
         elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
-            frame = arrow_sample_rows.empty(self._head.schema)
-            return frame, arrow_sample_rows.select(frame, units), arrow_sample_rows
+            frame = ARROW_ROWS.empty(self._head.schema)
+            return frame, ARROW_ROWS.select(frame, units), ARROW_ROWS
         else:
             frame = engine.empty(self._head.schema, part.asked.gone)
         return frame, engine.select(part.asked.gone, units), engine
@@ -529,9 +515,8 @@ class ResolvedIncrement:
     def _computed(self, rows: Any, part: Increment[Any]) -> Any:
         """The rows that were returned, or the samples, of what is asked for."""
         if rows is not None:
-            engine, plan = self._sample_engine, self.feature.plan
-            own = engine.rows.own(rows, part.units)
-            return engine.rows.finished(plan, part.units, own, engine.pin(self._part))
+            engine, plan = self._engine, self.feature.plan
+            return engine.finished(plan, part.units, engine.own(rows, part.units), engine.pin(self._part))
         if self._samples is not None:
             return self._finished_samples(part)
         raise InvalidInput(
@@ -568,42 +553,43 @@ class ResolvedIncrement:
         """Rows of no sample, where none are stored that would say which columns there are."""
         if self._samples is not None:
             return self._finished_samples(part)
-        plan, rows = self.feature.plan, self._sample_engine.rows
+        plan, rows = self.feature.plan, self._engine
         if not {*plan.ids} <= {*plan.units}:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples, and nobody knows the types of its ids "
                 f"{sorted({*plan.ids} - {*plan.units})}. Nothing was written. Give its upstreams some samples first."
             )
-        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._sample_engine.pin(self._part))
+        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._engine.pin(self._part))
 
     def _finished_samples(self, part: Increment[Any]) -> Any:
         every = part.asked.first and not part.asked.piece
-        pin = self._sample_engine.pin(self._part)
-        return self._sample_engine.rows.finished_samples(
-            self.feature.plan, part.units, self._samples, pin, part.todo, every=every
-        )
+        pin = self._engine.pin(self._part)
+        return self._engine.finished_samples(self.feature.plan, part.units, self._samples, pin, part.todo, every=every)
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
-        plan, rows = self.feature.plan, self._sample_engine.rows
-        keys = {field.key: field.member for field in self.feature.feature.fields}
+        plan, engine, stored = self.feature.plan, self._engine, self._current
         before = after or self._base
-        record = FeatureRecord.of(before.identity.custom) if before is not None else None
-        added = [rows.digests(plan, frame)] if part.todo or before is None else []
-        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
-            added.append({keys[key]: text for key, text in record.digests.items()})
-        elif self._current is not None:
-            added.append(rows.digests(plan, self._current))
+        added = [engine.digests(plan, frame)] if part.todo or before is None else []
+        if (known := self._stored_digests(before)) is not None:
+            added.append(known)
         going = [(part.asked.gone, part.counts.orphaned), (part.asked.stale, part.counts.stale)]
-        stored = self._current
         taken = [
-            rows.digests(plan, rows.within(plan, stored, units))
-            for units, count in going
-            if count and stored is not None
+            engine.digests(plan, engine.within(plan, stored, units))
+            for units, count in (going if stored is not None else ())
+            if count
         ]
         found = digests_together(added, taken)
         assert found is not None  # all are of the feature's fields
         return found
+
+    def _stored_digests(self, version: Version | None) -> dict[str, str] | None:
+        """The field digests of what is stored, by member, as the version records them; ``None`` of nothing."""
+        plan, keys = self.feature.plan, {field.key: field.member for field in self.feature.feature.fields}
+        record = FeatureRecord.of(version.identity.custom) if version is not None else None
+        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
+            return {keys[key]: text for key, text in record.digests.items()}
+        return None if self._current is None else self._engine.digests(plan, self._current)
 
     def _can_join(self, frame: Any) -> bool:
         """Whether rows can stand beside those that are stored, until these are computed again as well."""
@@ -621,33 +607,25 @@ class ResolvedIncrement:
         return True
 
 
+def hash_of(record: FeatureRecord) -> SampleHash:
+    """How the samples of a version are hashed."""
+    algorithm, length = record.hash
+    return SampleHash(cast("Any", algorithm), length)
+
+
 def field_versions(graph: FeatureGraph, key: str) -> dict[str, tuple[str, str]]:
     """By field of a feature, the static version and the code version, as `FeatureRecord` has them."""
     versions = graph.versions(key).fields
     return {field.key: (versions[field.key], field.code_version) for field in graph[key].fields}
 
 
-@dataclass(frozen=True)
-class _SampleEngine:
-    """How an engine does it, and the type of its frames."""
-
-    resolver: Resolver
-    rows: SampleRows
-    frame_type: type
-
-    def pin(self, until: ExitStack) -> Pin:
-        """Keeps frames until a stack is closed."""
-        return lambda frame: until.enter_context(self.rows.pinned(frame))
-
-
-def _sample_engine(frame_type: type) -> _SampleEngine:
-    """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
+def _sample_rows(frame_type: type) -> SampleRows[Any]:
+    """The rows of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
     if isinstance(engine_for_type(frame_type), ArrowEngine):
-        return _SampleEngine(arrow_samples, arrow_sample_rows, pa.Table)
-    from dagster_versioned.engines.spark import samples
-    from dagster_versioned.features.spark import sample_rows
+        return ARROW_ROWS
+    from dagster_versioned.features.spark.sample_rows import SparkSampleRows
 
-    return _SampleEngine(samples, sample_rows, frame_type)
+    return SparkSampleRows(frame_type)
 
 
 def _of_all(counts: Counts, head: UpstreamFiles | None) -> Counts:
@@ -660,10 +638,24 @@ def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePl
     """The plan for frames of the columns alone that say which samples there are."""
 
     def light(each: UpstreamSamples) -> UpstreamSamples:
-        read = _needed(each, upstreams[each.name].schema)
-        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=())
+        return replace(_of_columns(each, _needed(each, upstreams[each.name].schema)), select=())
 
     return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
+
+
+def _types(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, DataType]:
+    """The types of the upstreams' columns by their new names."""
+    schemas = {each: upstreams[each.name].schema for each in plan.upstreams}
+    return {
+        name: column.type
+        for each, schema in schemas.items()
+        for name, column in zip(each.renamed(schema.names), schema.fields, strict=True)
+    }
+
+
+def _of_columns(upstream: UpstreamSamples, read: Sequence[str]) -> UpstreamSamples:
+    """An upstream of which some columns alone are read."""
+    return replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
 
 
 def _needed(upstream: UpstreamSamples, schema: StructType) -> list[str]:

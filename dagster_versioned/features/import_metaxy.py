@@ -16,7 +16,7 @@ from dagster_versioned.engines.samples import (
     Counts,
 )
 from dagster_versioned.errors import InvalidInput, TableNotFound
-from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, semi_join
 from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
@@ -72,19 +72,14 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
         return TakenOver(key)
     if not rows.num_rows or not all(each.exists() for each in above):
         return TakenOver(key)
-    if above:
-        files = {
-            dep.feature: UpstreamFiles(each, each.files())
-            for dep, each in zip(feature.feature.deps, above, strict=True)
-        }
-        resolved = feature.resolve(files)
-    else:
-        resolved = feature.resolve_samples(rows)
+    files = [UpstreamFiles(each, each.files()) for each in above]
+    given = {dep.feature: each for dep, each in zip(feature.feature.deps, files, strict=True)}
+    resolved = feature.resolve(given) if given else feature.resolve_samples(rows)
     part = _current(resolved, rows)
     if not part.todo:
         return TakenOver(key, left=resolved.increment.todo)
     own = [name for name in rows.column_names if not name.startswith(SYSTEM_PREFIX)]
-    computed = arrow_sample_rows.within(plan, rows.select([*own, DATA_VERSION_BY_FIELD]), part.units)
+    computed = ARROW_ROWS.within(plan, rows.select([*own, DATA_VERSION_BY_FIELD]), part.units)
     written = table.write(
         resolved.finish(computed, part),
         parents=[parent for each in above for parent in each.upstream()],
@@ -96,7 +91,7 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
 def _current(resolved: ResolvedIncrement, rows: pa.Table) -> Increment[Any]:
     """The part of what is expected whose provenance the stored rows have."""
     plan, asked = resolved.feature.plan, resolved.increment.asked
-    units = arrow_sample_rows.semi_join(asked.new, rows, (*plan.units, PROVENANCE))
+    units = semi_join(asked.new, rows, (*plan.units, PROVENANCE))
     counts = Counts(new=units.num_rows)
     left = asked.counts.new - units.num_rows
     part = replace(asked, new=units, counts=counts, left=left, piece=True)
@@ -104,4 +99,4 @@ def _current(resolved: ResolvedIncrement, rows: pa.Table) -> Increment[Any]:
     def as_they_are(units: Any, *, every: bool) -> Any:
         return units
 
-    return Increment(part, arrow_sample_rows, plan, as_they_are, lambda frame: frame, {})
+    return Increment(part, ARROW_ROWS, plan, as_they_are, lambda frame: frame, {})

@@ -21,6 +21,7 @@ from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.snapshots import (
     GraphHistory,
     Members,
+    Push,
     Sha,
     parse_document,
     parse_snapshot,
@@ -117,15 +118,7 @@ class FeatureLock:
         keys = sorted({key_text(each) for each in features}) or (known.features if known else [])
         if not keys:
             raise InvalidInput(f"No feature of {project.name} is locked, and none is named. Nothing was locked.")
-        history = GraphHistory(project)
-        push = history.find(None)
-        pushed = history.graph(push)
-        if missing := [key for key in keys if key not in pushed]:
-            raise VersionNotFound(
-                f"Push @{push.number} to {project.store.uri} has no features {missing}, but "
-                f"{sorted(each.key for each in pushed)}. Nothing was locked. Check the names, or push the definitions "
-                "there first: `dagster-versioned graph push -m MODULE`."
-            )
+        push, pushed = _last_pushed(project, keys)
         stay = {name: other for name, other in self.projects.items() if name != project.name}
         if (stay or known is None) and self.projects and pushed.hash_length != self.graph.hash_length:
             raise InvalidInput(
@@ -182,6 +175,20 @@ class FeatureLock:
         finally:
             with suppress(OSError):
                 whole.unlink(missing_ok=True)
+
+
+def _last_pushed(project: Project, keys: Iterable[str]) -> tuple[Push, FeatureGraph]:
+    """What was pushed last to a project, where it has the features. Raises `VersionNotFound`."""
+    history = GraphHistory(project)
+    push = history.find(None)
+    pushed = history.graph(push)
+    if missing := [key for key in keys if key not in pushed]:
+        raise VersionNotFound(
+            f"Push @{push.number} to {project.store.uri} has no features {missing}, but "
+            f"{sorted(each.key for each in pushed)}. Nothing was locked. Check the names, or push the definitions "
+            "there first: `dagster-versioned graph push -m MODULE`."
+        )
+    return push, pushed
 
 
 def _above(graph: FeatureGraph, keys: Iterable[str]) -> list[Feature]:

@@ -20,12 +20,12 @@ from dagster_versioned.engines.samples import (
     SamplePlan,
     UpstreamSamples,
 )
-from dagster_versioned.engines.sql import Names, arrow_rows, database, register
+from dagster_versioned.engines.sql import Names, select_rows
 from dagster_versioned.errors import CommitConflict, InvalidInput
-from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS, anti_join
 from dagster_versioned.features.arrow.samples import matching, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep
-from dagster_versioned.features.feature_table import FeatureTable
+from dagster_versioned.features.feature_table import FeatureTable, hash_of
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.resolve import sample_plan
@@ -76,7 +76,7 @@ def pending_work(project: Project, graph: FeatureGraph, upstreams: Iterable[Proj
     for feature in graph:
         if not is_own(feature, project):
             if feature.key in read:
-                above[feature.key] = _stored_files(table_of(feature, project, others))
+                above[feature.key] = UpstreamFiles.current(table_of(feature, project, others))
             continue
         table = project.table(feature.key.split("/"))
         of = _of_feature(graph, feature, table, above) if feature.deps else _of_root(feature, table)
@@ -116,15 +116,11 @@ class _UnknownError(Exception):
 
 
 def _of_root(feature: Feature, table: VersionedTable) -> tuple[PendingWork, UpstreamFiles | None]:
-    files = _stored_files(table)
+    files = UpstreamFiles.current(table)
     if files is None:
         return PendingWork(feature.key, "unknown", note="it was never materialized"), None
     rows = sum(version.identity.nrow for version in files.files.versions if not version.is_foreign)
     return PendingWork(feature.key, "unknown", unchanged=rows, note="its samples are known once it ran"), files
-
-
-def _stored_files(table: VersionedTable) -> UpstreamFiles | None:
-    return UpstreamFiles(table, table.files()) if table.exists() and table.state.history.heads else None
 
 
 def _of_feature(
@@ -138,29 +134,22 @@ def _of_feature(
         if heads and None not in heads:
             raise _UnknownError("it has partitions")
         record = FeatureRecord.of(heads[None].identity.custom) if heads else None
-        how = SampleHash(cast("Any", record.hash[0]), record.hash[1]) if record else SampleHash()
+        how = hash_of(record) if record else SampleHash()
         plan = sample_plan(graph, feature.key, how)
         deps, given = _upstreams(feature, plan, table, above)
-        lighter = Feature(feature.key, feature.id_columns, feature.fields, deps)
-        others = (each for each in graph if each.key != feature.key)
-        resolved = FeatureTable(FeatureGraph([*others, lighter], graph.hash_length), feature.key, table, how).resolve(
-            given
-        )
+        lighter = replace(feature, deps=deps)
+        known = FeatureGraph((lighter if each.key == feature.key else each for each in graph), graph.hash_length)
+        resolved = FeatureTable(known, feature.key, table, how).resolve(given)
     except (_UnknownError, InvalidInput, CommitConflict) as error:
         return PendingWork(feature.key, "unknown", note=str(error)), None
     increment = resolved.increment
     is_exact = not any(isinstance(above[dep.feature], _PendingFeature) for dep in feature.deps)
     counts = increment.counts
+    certainty: Certainty = "exact" if is_exact else "at most"
     pending_work = PendingWork(
-        feature.key,
-        "exact" if is_exact else "at most",
-        counts.new,
-        counts.stale,
-        counts.orphaned,
-        counts.unchanged,
-        increment.reasons,
+        feature.key, certainty, counts.new, counts.stale, counts.orphaned, counts.unchanged, increment.reasons
     )
-    stored = UpstreamFiles(table, table.files()) if heads else None
+    stored = UpstreamFiles.current(table)
     return pending_work, _PendingFeature(stored, plan, increment) if increment or stored is None else stored
 
 
@@ -210,19 +199,11 @@ def _expected(
     if pending.stored is not None:
         stored = _stored(dep, upstream, pending.stored, plan, kept)
         units, columns = (", ".join(map(quoted, names)) for names in (plan.units, kept))
-        with database() as connection:
-            register(connection, "stale", asked.stale)
-            register(connection, "stored", stored)
-            parts.append(
-                arrow_rows(
-                    connection.execute(
-                        f"SELECT {columns}, stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
-                        f" FROM stored JOIN stale USING ({units})"
-                    )
-                )
-            )
+        stale = f"stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
+        query = f"SELECT {columns}, {stale} FROM stored JOIN stale USING ({units})"
+        parts.append(select_rows(query, stale=asked.stale, stored=stored))
         away = pa.concat_tables([each.select(list(plan.units)) for each in (asked.stale, asked.gone)])
-        stays = arrow_sample_rows.anti_join(stored, away, plan.units)
+        stays = anti_join(stored, away, plan.units)
         parts.append(_passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD]))
     rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
     return _ExpectedRows(table, cast("Any", None), rows)
@@ -239,7 +220,7 @@ def _stored(
         needed += [name for name in files.schema.names if dep.rename.get(name, name) in wanted]
     needed = list(dict.fromkeys(needed))
     frame = files.read(pa.Table, [*needed, PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD])
-    versions = arrow_sample_rows.stored(plan, frame, stale=False)[DATA_VERSION_BY_FIELD]
+    versions = ARROW_ROWS.stored(plan, frame, stale=False)[DATA_VERSION_BY_FIELD]
     return frame.select(needed).append_column(DATA_VERSION_BY_FIELD, versions)
 
 

@@ -16,7 +16,7 @@ from dagster_versioned.engines.dispatch import diff_rows
 from dagster_versioned.engines.samples import EXAMPLES, Counts
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.accepted_samples import AcceptedSamples, FeatureToRebase, ShownTable, without_versions
-from dagster_versioned.features.arrow import sample_rows
+from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.feature_table import field_versions
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
@@ -89,9 +89,7 @@ def rebase(
     _require_new_names(names, graph)
     plans: dict[str, AcceptedSamples] = {}
     features: list[RebasedFeature] = []
-    for feature in graph:
-        if not is_own(feature, project):
-            continue
+    for feature in (each for each in graph if is_own(each, project)):
         stage = FeatureToRebase(project, graph, feature, names, plans, others)
         if stage.is_current:
             continue
@@ -199,11 +197,11 @@ def _checked(plan: AcceptedSamples, names_alone: bool, compute: Compute | None, 
     chosen = np.sort(np.random.default_rng(0).choice(asked.counts.stale, count, replace=False))
     units = asked.stale.take(pa.array(chosen))
     feature = plan.feature.plan
-    computed = sample_rows.own(
+    computed = ARROW_ROWS.own(
         compute(increment.of(replace(asked, stale=units, counts=Counts(stale=count), left=0))), None
     )
-    sample_rows.finished(feature, units, computed)  # which refuses rows of other samples
-    stored, computed = (without_versions(each) for each in (sample_rows.within(feature, plan.stored, units), computed))
+    ARROW_ROWS.finished(feature, units, computed)  # which refuses rows of other samples
+    stored, computed = (without_versions(each) for each in (ARROW_ROWS.within(feature, plan.stored, units), computed))
     different = {*computed.column_names} ^ {*stored.column_names}
     found = diff_rows(stored, computed, feature.ids)
     counts = found.counts()

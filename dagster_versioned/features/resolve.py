@@ -1,27 +1,9 @@
 """What a feature's table lacks of what its upstreams say. Source: seed 004 ("Incremental Computations")."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-
-from dagster_versioned.engines.samples import FieldText, SampleChanges, SampleHash, SamplePlan, UpstreamSamples
+from dagster_versioned.engines.samples import FieldText, SampleHash, SamplePlan, UpstreamSamples
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
-
-Pin = Callable[[Any], Any]
-"""Keeps a lazy frame that is looked at more than once."""
-
-
-class Resolver(Protocol):
-    """An engine's way to compare samples: `features.arrow.samples` or `engines.spark.samples`."""
-
-    def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any, pin: Pin = ...) -> SampleChanges:
-        """Compare with what the upstreams say."""
-        ...
-
-    def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any, pin: Pin = ...) -> SampleChanges:
-        """Compare with samples that bring their provenance."""
-        ...
 
 
 def sample_plan(graph: FeatureGraph, key: str, how: SampleHash) -> SamplePlan:
@@ -93,21 +75,25 @@ def _units(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[st
     """
     if not upstreams:
         return feature.id_columns
-    required = [each for each in upstreams if not each.optional]
     found = {name for each in upstreams for name in each.on}
     units = tuple(name for name in feature.id_columns if name in found)
     for each in upstreams:
-        if lost := [name for name in (each.on if each.grouped else each.ids) if name not in units]:
-            raise InvalidInput(
-                f"Feature {feature.key!r} has the id columns {list(feature.id_columns)}, so samples of {each.name!r} "
-                f"that differ in {lost} would be one. Nothing was computed or written. Make these columns ids of the "
-                "feature, or state Lineage.aggregation() in its FeatureDep."
-            )
-    for each in required or upstreams:
-        units_of = {name for upstream in required or [each] for name in upstream.on}
-        if lost := [name for name in units if name not in units_of]:
+        _require_told_apart(feature, each, units)
+    required = {name for each in upstreams if not each.optional for name in each.on}
+    for known in [required] if required else [{*each.on} for each in upstreams]:
+        if lost := [name for name in units if name not in known]:
             raise InvalidInput(
                 f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples "
                 "would have none. Nothing was computed or written. Make one of these upstreams required."
             )
     return units
+
+
+def _require_told_apart(feature: Feature, upstream: UpstreamSamples, units: tuple[str, ...]) -> None:
+    wanted = upstream.on if upstream.grouped else upstream.ids
+    if lost := [name for name in wanted if name not in units]:
+        raise InvalidInput(
+            f"Feature {feature.key!r} has the id columns {list(feature.id_columns)}, so samples of {upstream.name!r} "
+            f"that differ in {lost} would be one. Nothing was computed or written. Make these columns ids of the "
+            "feature, or state Lineage.aggregation() in its FeatureDep."
+        )

@@ -38,6 +38,7 @@ from dagster_versioned.identity.reference import (
     HeadReference,
     LogVersion,
     PinName,
+    Reference,
     ShaPrefix,
     TagName,
     parse_reference,
@@ -146,21 +147,7 @@ class GraphHistory:
         """
         wanted = parse_reference(reference)
         pushes = self.pushes(1 if wanted == HeadReference() else None)
-        match wanted:
-            case HeadReference():
-                found = pushes
-            case LogVersion(number):
-                found = [push for push in pushes if push.number == number]
-            case AsOf(moment):
-                found = [push for push in pushes if push.at <= moment][:1]
-            case ShaPrefix(prefix):
-                found = [push for push in pushes if push.snapshot.startswith(prefix)]
-                found = found or [push for push in pushes if push.project_version.startswith(prefix)]
-            case PinName() | TagName():
-                raise InvalidReference(
-                    f"Pins and tags name versions of tables; {reference!r:.100} names no push. Give @3, the start of a"
-                    " SHA, or a time."
-                )
+        found = _named(wanted, pushes, reference)
         if not pushes:
             raise VersionNotFound(
                 f"No definitions were pushed to {self._project.store.uri}: `dagster-versioned graph push -m MODULE`."
@@ -219,6 +206,25 @@ class GraphHistory:
         except GovernanceError:
             self._store.delete([_push_key(push.number)])
             raise
+
+
+def _named(wanted: Reference, pushes: list[Push], reference: object) -> list[Push]:
+    """Those of the pushes, newest first, that a reference may mean. Raises `InvalidReference`."""
+    match wanted:
+        case HeadReference():
+            return pushes
+        case LogVersion(number):
+            return [push for push in pushes if push.number == number]
+        case AsOf(moment):
+            return [push for push in pushes if push.at <= moment][:1]
+        case ShaPrefix(prefix):
+            found = [push for push in pushes if push.snapshot.startswith(prefix)]
+            return found or [push for push in pushes if push.project_version.startswith(prefix)]
+        case PinName() | TagName():
+            raise InvalidReference(
+                f"Pins and tags name versions of tables; {reference!r:.100} names no push. Give @3, the start of a"
+                " SHA, or a time."
+            )
 
 
 def snapshot_bytes(graph: FeatureGraph) -> bytes:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Asset, Feature, key_text
-from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement
+from dagster_versioned.features.feature_table import FeatureTable, ResolvedIncrement, hash_of
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
@@ -117,11 +117,11 @@ def resolve_update(
                 f"Feature {key!r} has no upstream. Nothing was computed or written; give all its samples "
                 f"(samples=…), with the column {PROVENANCE_BY_FIELD!r} where they bring versions of their own."
             )
-        as_type = as_type or cast("type[Any]", type(samples))
         if where:
             raise InvalidInput(
                 f"Feature {key!r} has no upstream to which {dict(where)} could apply. Nothing was computed or written."
             )
+        as_type = as_type or cast("type[Any]", type(samples))
         found = kept.resolve_samples(samples, partition=partition, as_type=as_type, full=full, stale_if=stale_if)
         return FeatureUpdate(found, [], partition)
     if samples is not None:
@@ -134,8 +134,9 @@ def resolve_update(
         dep.feature: _upstream(table_of(graph[dep.feature], project, others), partition) for dep in definition.deps
     }
     given = {name: each for name, each in files.items() if each is not None}
-    as_type = as_type or pa.Table
-    found = kept.resolve(given, partition=partition, as_type=as_type, full=full, stale_if=stale_if, where=where)
+    found = kept.resolve(
+        given, partition=partition, as_type=as_type or pa.Table, full=full, stale_if=stale_if, where=where
+    )
     parents = [parent for each in given.values() for parent in each.table.upstream_of(each.files)]
     return FeatureUpdate(found, parents, partition)
 
@@ -144,13 +145,13 @@ def _stored_hash(table: VersionedTable, partition: str | None) -> SampleHash | N
     """How the samples of a table are hashed, if it says so."""
     head = table.state.history.heads.get(partition) if table.exists() else None
     record = FeatureRecord.of(head.identity.custom) if head is not None else None
-    return None if record is None else SampleHash(cast("Any", record.hash[0]), record.hash[1])
+    return None if record is None else hash_of(record)
 
 
 def _upstream(table: VersionedTable, partition: str | None) -> UpstreamFiles | None:
     """The files of a table as it is now, of one partition if it has that; ``None`` where it was never written."""
-    if not table.exists() or not table.state.history.heads:
-        return None
-    files = UpstreamFiles(table, table.files())
+    files = UpstreamFiles.current(table)
+    if files is None or partition is None:
+        return files
     keys = {version.partition for version in files.files.versions}
-    return files.of([partition]) if partition is not None and partition in keys else files
+    return files.of([partition]) if partition in keys else files

@@ -9,7 +9,7 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.graph import FeatureGraph, FeatureVersions
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
@@ -23,6 +23,11 @@ class UpstreamFiles:
 
     table: VersionedTable
     files: VersionFiles
+
+    @classmethod
+    def current(cls, table: VersionedTable) -> "UpstreamFiles | None":
+        """Those of a table as it is now; ``None`` where it was never written."""
+        return UpstreamFiles(table, table.files()) if table.exists() and table.state.history.heads else None
 
     @property
     def schema(self) -> StructType:
@@ -45,26 +50,11 @@ class UpstreamFiles:
         wanted = graph.versions(key)
         for version in self.files.versions:
             record = None if version.is_foreign else FeatureRecord.of(version.identity.custom)
-            if record is None:
-                if not feature.deps:
-                    continue  # an ordinary table, whose definition names columns
-                what = "is no feature's"
-            elif record.ids != feature.id_columns:
-                what = f"has the id columns {list(record.ids)}, and the locked definition {list(feature.id_columns)}"
-            else:
-                stored = {name: static for name, (static, _) in record.fields.items()}
-                different = sorted(
-                    name for name in {*stored, *wanted.fields} if stored.get(name) != wanted.fields.get(name)
-                )
-                if not different:
-                    continue
-                pairs = ", ".join(
-                    f"{name} {stored.get(name)} instead of {wanted.fields.get(name)}" for name in different
-                )
-                what = f"was computed by other definitions than the locked {wanted.feature}: {pairs}"
-                lengths = {len(static) for static in stored.values()} - {graph.hash_length}
-                if lengths:
-                    what += f" (state version_length={min(lengths)}, which is theirs)"
+            if record is None and not feature.deps:
+                continue  # an ordinary table, whose definition names columns
+            what = "is no feature's" if record is None else _difference(record, feature, wanted, graph.hash_length)
+            if what is None:
+                continue
             raise InvalidInput(
                 f"Feature {key!r} of project {feature.project} in version {version.short} {what}. Nothing was computed "
                 "or written. Lock it again with `dagster-versioned graph lock` and deploy; or, where the lock has what "
@@ -121,6 +111,20 @@ class UpstreamFiles:
         ]
         known = [record.digests for record in records if record is not None]
         return digests_together(known) if known and len(known) == len(records) else None
+
+
+def _difference(record: FeatureRecord, feature: Feature, wanted: FeatureVersions, length: int) -> str | None:
+    """By what a version was computed that is not as the locked definition has it; ``None`` where all is."""
+    if record.ids != feature.id_columns:
+        return f"has the id columns {list(record.ids)}, and the locked definition {list(feature.id_columns)}"
+    stored = {name: static for name, (static, _) in record.fields.items()}
+    different = sorted(name for name in {*stored, *wanted.fields} if stored.get(name) != wanted.fields.get(name))
+    if not different:
+        return None
+    pairs = ", ".join(f"{name} {stored.get(name)} instead of {wanted.fields.get(name)}" for name in different)
+    what = f"was computed by other definitions than the locked {wanted.feature}: {pairs}"
+    lengths = {len(static) for static in stored.values()} - {length}
+    return f"{what} (state version_length={min(lengths)}, which is theirs)" if lengths else what
 
 
 def table_of(feature: Feature, project: Project, others: Iterable[Project]) -> VersionedTable:

@@ -48,7 +48,7 @@ def test_deleted_rows_are_gone_on_every_way(spark, scan, through, size, monkeypa
 
 
 def test_deleted_rows_are_gone_when_executors_fetch_the_files(spark, scan):
-    from dagster_versioned.engines.spark.through_executors import read_through_executors
+    from dagster_versioned.engines.spark.read import read_through_executors
 
     for columns in (None, ("p", "a")):
         asked = replace(scan, columns=columns)
@@ -83,7 +83,7 @@ def test_of_some_files_only_certain_rows_are_kept(spark, scan, through, monkeypa
     if through != "executors":
         frame = SparkEngine(spark).read(scan)
     else:
-        from dagster_versioned.engines.spark.through_executors import read_through_executors
+        from dagster_versioned.engines.spark.read import read_through_executors
 
         frame = read_through_executors(scan, spark)
     assert rows(frame) == sorted(map(repr, expected.to_pylist()))

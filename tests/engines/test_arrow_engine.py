@@ -248,7 +248,7 @@ def test_known_contents_are_not_computed_again(tmp_path, monkeypatch):
     table = pa.table({"a": [1, 2, 3]})
     contents = ENGINE.contents(table, OPTIONS)
     expected = ENGINE.write(table, Staging(LocalStore(tmp_path), "w"), OPTIONS)
-    monkeypatch.setattr("dagster_versioned.engines.arrow.engine._RowsSummarizer.update", pytest.fail)
+    monkeypatch.setattr("dagster_versioned.engines.parts.RowsSummarizer.update", pytest.fail)
     assert ENGINE.write(table, Staging(LocalStore(tmp_path), "w"), OPTIONS, contents) == expected
 
 

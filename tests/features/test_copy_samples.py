@@ -3,20 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import Project, copy_samples, resolve_update
+from dagster_versioned import Project, copy_samples
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.feature_record import FeatureRecord
-from support.feature_tables import BASE, counted, graph_of, loud, videos, words
+from support.feature_tables import BASE, graph_of, update_videos, update_words, words
 
 
 def run(project, *rows, graph=None, **options):
     graph = graph or graph_of(words())
-    with resolve_update(project, graph, "video", samples=videos(*(rows or BASE)), **options) as update:
-        update.write()
-    with resolve_update(project, graph, "words", **options) as update:
-        found = counted(update.increment)
-        update.write(loud(update.increment.changed) if update.increment.todo else None)
-        return found
+    update_videos(project, graph, *(rows or BASE), **options)
+    return update_words(project, graph, **options)[0]
 
 
 @pytest.fixture

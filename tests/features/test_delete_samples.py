@@ -13,7 +13,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.publication.park import park
 from dagster_versioned.tables.feature_record import FeatureRecord
 from support.crashes import append_as_another_program
-from support.feature_tables import BASE, counted, graph_of, loud, videos, words
+from support.feature_tables import BASE, counted, graph_of, update_videos, update_words, words
 
 GRAPH = graph_of(words())
 
@@ -26,12 +26,8 @@ def project(tmp_path):
 
 
 def run(project, *rows, key="words", options=None):
-    with resolve_update(project, GRAPH, "video", samples=videos(*(rows or BASE))) as update:
-        update.write()
-    with resolve_update(project, GRAPH, key) as update:
-        found = counted(update.increment)
-        update.write(loud(update.increment.changed) if update.increment.todo else None, options=options)
-        return found
+    update_videos(project, GRAPH, *(rows or BASE))
+    return update_words(project, GRAPH, key, written=options)[0]
 
 
 def ids(project, key="words", version=None):
@@ -166,10 +162,8 @@ def test_a_hard_deletion_of_a_partitions_samples_takes_their_ids_out_of_all_othe
         "r": [(9, "b", "z")],
     }
     for partition, rows in texts.items():
-        with resolve_update(project, GRAPH, "video", samples=videos(*rows), partition=partition) as update:
-            update.write()
-        with resolve_update(project, GRAPH, "words", partition=partition) as update:
-            update.write(loud(update.increment.changed))
+        update_videos(project, GRAPH, *rows, partition=partition)
+        update_words(project, GRAPH, partition=partition)
     untouched = project.table("words").version(partition="r")
 
     def delete(dry_run):

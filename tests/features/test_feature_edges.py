@@ -9,7 +9,6 @@ from dagster_versioned.features.definitions import Feature, FeatureDep, Field, F
 from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.pending_work import pending_work
-from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
 from support.feature_tables import Tables, counted
 
@@ -69,11 +68,11 @@ def test_what_was_to_be_computed_again_as_a_whole_is_so_after_a_crash(tables, ch
     tables.write_plain("root", pa.table({"id": [1, 2, 3, 4, 5], "x": [1, 2, 3, 4, 5]}))
     in_pieces(tables, chain, "below", 2)
     assert in_pieces(tables, chain, "below", 2, stop=1, full=True) == [[1, 2]]
-    record = FeatureRecord.of(tables.head("below").identity.custom)
+    record = tables.record("below")
     assert record is not None
     assert (record.left, record.full) == (3, True)
     assert in_pieces(tables, chain, "below", 2) == [[1, 2], [3, 4], [5]]
-    record = FeatureRecord.of(tables.head("below").identity.custom)
+    record = tables.record("below")
     assert record is not None
     assert (record.left, record.full) == (0, False)
     assert in_pieces(tables, chain, "below", 2) == [[]]

@@ -24,7 +24,7 @@ from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FeatureRecord
 from support.colliding import colliding_texts
 from support.crashes import append_as_another_program
-from support.feature_tables import BASE, VIDEO, Tables, counted, graph_of, loud, videos, words
+from support.feature_tables import BASE, VIDEO, Tables, counted, graph_of, loud, table_of, videos, words
 
 
 def test_only_what_changed_is_asked_for_and_the_rest_is_carried_over(either):
@@ -64,9 +64,7 @@ def test_an_incremental_table_is_the_one_that_is_computed_from_scratch(tables, t
     afresh.step(graph, "words", loud)
     one, other = (each.table("words").read().sort_by("id") for each in (tables, afresh))
     assert one.equals(other)
-    assert FeatureRecord.of(tables.head("words").identity.custom) == FeatureRecord.of(
-        afresh.head("words").identity.custom
-    )
+    assert tables.record("words") == FeatureRecord.of(afresh.head("words").identity.custom)
 
 
 def test_after_a_code_bump_exactly_what_depends_on_the_field_is_stale(tables):
@@ -216,7 +214,7 @@ def test_the_fields_digests_say_whether_an_upstream_changed_for_a_feature(tables
     graph = graph_of(words())
 
     def recorded():
-        record = FeatureRecord.of(tables.head("words").identity.custom)
+        record = tables.record("words")
         return record.upstreams, record.digests
 
     tables.root(graph, "video", videos(*BASE))
@@ -240,7 +238,7 @@ def test_upstreams_that_are_filtered_are_not_judged_by_digests(tables):
     graph = graph_of(feature)
     tables.root(graph, "video", videos(*BASE))
     assert counted(tables.step(graph, "words", loud)[1]) == (2, 0, 0, 0)
-    assert FeatureRecord.of(tables.head("words").identity.custom).upstreams == {"video": {}}
+    assert tables.record("words").upstreams == {"video": {}}
 
 
 def test_a_piece_at_a_time_can_be_written_and_the_next_resolve_finds_what_is_left(tables):
@@ -262,11 +260,11 @@ def test_a_piece_at_a_time_can_be_written_and_the_next_resolve_finds_what_is_lef
     assert 9 not in tables.rows("words")
     _, increment = tables.step(graph, "words", loud)
     assert counted(increment) == (0, 1, 0, 6)
-    assert FeatureRecord.of(tables.head("words").identity.custom).left == 0
+    assert tables.record("words").left == 0
     assert tables.rows("words") == {n: {"id": n, "text": f"T{n}"} for n in range(7)}
-    digests = FeatureRecord.of(tables.head("words").identity.custom).digests
+    digests = tables.record("words").digests
     tables.step(graph, "words", loud, full=True)
-    assert FeatureRecord.of(tables.head("words").identity.custom).digests == digests
+    assert tables.record("words").digests == digests
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.RecordBatchReader], ids=str)
@@ -285,7 +283,7 @@ def test_groups_are_given_whole_and_written_as_one(either):
     graph = FeatureGraph([reading, Feature("mean", ["sensor"], ["mean"], [dep])])
 
     def readings(*rows):
-        return pa.table(dict(zip(("sensor", "ts", "value"), map(list, zip(*rows, strict=True)), strict=True)))
+        return table_of(("sensor", "ts", "value"), *rows)
 
     asked = []
 
@@ -300,10 +298,6 @@ def test_groups_are_given_whole_and_written_as_one(either):
     assert counted(increment) == (0, 1, 0, 1)
     assert asked[-1] == [1, 2, 3]
     assert sorted(either.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
-
-
-def table_of(names, *rows):
-    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 def test_pairs_of_samples_are_asked_for_and_no_other_pairs_of_the_same_samples(either):
@@ -353,7 +347,7 @@ def letter():
 
 def letters(rows):
     found = [(row["id"], n, letter) for row in rows.to_pylist() for n, letter in enumerate(row["sound"])]
-    return pa.table(dict(zip(("id", "n", "text"), map(list, zip(*found, strict=True)), strict=True)))
+    return table_of(("id", "n", "text"), *found)
 
 
 def test_rows_that_nobody_asked_for_are_counted_where_a_sample_has_several(either):
@@ -376,9 +370,7 @@ def test_all_that_came_of_a_sample_is_replaced_with_it(either):
 
 
 def test_everything_can_be_computed_again(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     either.write_plain("video", videos(*BASE[:2], (4, "d", "")))
     result, increment = either.step(graph, "words", loud, full=True)
     assert counted(increment) == (1, 2, 1, 0)
@@ -394,9 +386,7 @@ def test_everything_can_be_computed_again(either):
 
 
 def test_nothing_can_be_computed_again_as_well(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     either.write_plain("video", videos())
     either.step(graph, "words", loud)
     result, increment = either.step(graph, "words", loud, full=True)
@@ -425,7 +415,7 @@ def scratch(tables, path, graph, key, body):
 
 def described(tables, key):
     rows = tables.table(key).read().to_pylist()
-    return sorted(map(str, rows)), FeatureRecord.of(tables.head(key).identity.custom).digests
+    return sorted(map(str, rows)), tables.record(key).digests
 
 
 def test_everything_can_be_computed_again_in_pieces(tables, tmp_path):
@@ -596,9 +586,7 @@ def test_the_history_of_an_upstream_is_not_needed(tables):
 
 
 def test_hashes_of_another_length_are_refused_unless_all_is_computed_again(tables):
-    graph = graph_of(words())
-    tables.write_plain("video", videos(*BASE))
-    tables.step(graph, "words", loud)
+    graph = tables.computed()
     longer = SampleHash("sha256", 40)
     with pytest.raises(InvalidInput, match=r"has the hash \['sha256', 32\], and the feature \['sha256', 40\]"):
         tables.resolve(graph, "words", how=longer)
@@ -608,9 +596,7 @@ def test_hashes_of_another_length_are_refused_unless_all_is_computed_again(table
 
 
 def test_a_head_that_moved_meanwhile_is_a_conflict(tables):
-    graph = graph_of(words())
-    tables.write_plain("video", videos(*BASE))
-    tables.step(graph, "words", loud)
+    graph = tables.computed()
     tables.write_plain("video", videos((1, "A", "x"), *BASE[1:]))
     early = tables.resolve(graph, "words")
     rows = loud(tables.arrow(early.increment.changed))
@@ -621,9 +607,7 @@ def test_a_head_that_moved_meanwhile_is_a_conflict(tables):
 
 
 def test_a_table_that_another_program_changed_is_a_conflict_before_anything_is_computed(tables):
-    graph = graph_of(words())
-    tables.write_plain("video", videos(*BASE))
-    tables.step(graph, "words", loud)
+    graph = tables.computed()
     append_as_another_program(tables.table("words"), tables.table("words").read())
     with pytest.raises(CommitConflict, match="Another program changed the table"):
         tables.resolve(graph, "words")

@@ -14,7 +14,7 @@ from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFe
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
 from dagster_versioned.features.pending_work import pending_work
 from dagster_versioned.tables.feature_record import FeatureRecord
-from support.feature_tables import BASE, VIDEO, counted, loud, videos
+from support.feature_tables import BASE, VIDEO, counted, loud, update_videos, update_words, videos
 from support.stores import contents
 
 
@@ -52,10 +52,8 @@ class Theirs:
         GraphHistory(self.project).push(graph)
 
     def compute(self, graph, *rows):
-        with resolve_update(self.project, graph, "video", samples=videos(*rows)) as update:
-            update.write()
-        with resolve_update(self.project, graph, "words") as update:
-            update.write(loud(update.increment.changed) if update.increment.todo else None)
+        update_videos(self.project, graph, *rows)
+        update_words(self.project, graph)
 
     def lock(self, *features, onto=None):
         return (onto or FeatureLock.empty()).locked(self.project, features)

@@ -4,14 +4,14 @@ import pyarrow as pa
 import pytest
 from conformance.metaxy.scenarios import scenario
 
-from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.pending_work import PendingWork, pending_work
-from dagster_versioned.features.upstream_files import UpstreamFiles
 from support.crashes import append_as_another_program
+from support.feature_tables import BASE, table_of
+from support.feature_tables import Tables as FeatureTables
 from support.stores import contents
 
 VIDEO = Feature("raw/video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
@@ -27,35 +27,20 @@ def graph_of(words="1", extra=(), **options):
     return FeatureGraph([*features, *extra])
 
 
-class Tables:
+class Tables(FeatureTables):
     """A project whose features are computed from what their increments say."""
 
-    def __init__(self, path):
-        self.project = Project.open("HOUSE", str(path))
-
-    def table(self, key):
-        return self.project.table(key.split("/"))
-
     def videos(self, *rows):
-        columns = zip(*rows, strict=True)
-        data = dict(zip(("id", "sound", "image"), map(list, columns), strict=True))
-        self.table("raw/video").write(pa.table(data))
+        self.write_plain("raw/video", table_of(("id", "sound", "image"), *rows))
 
     def run(self, graph, key, compute=lambda rows: rows, samples=None):
-        feature = FeatureTable(graph, key, self.table(key))
         if samples is None:
-            files = {
-                dep.feature: UpstreamFiles(self.table(dep.feature), self.table(dep.feature).files())
-                for dep in graph[key].deps
-            }
-            resolved = feature.resolve(files)
+            resolved = self.resolve(graph, key)
         else:
-            resolved = feature.resolve_samples(samples)
+            resolved = FeatureTable(graph, key, self.table(key)).resolve_samples(samples)
         increment = resolved.increment
         if increment or not self.table(key).exists():
-            options = TableOptions(allow_empty=True)
-            rows = compute(increment.changed) if increment.todo else None
-            self.table(key).write(resolved.finish(rows), options=options)
+            self.write_plain(key, resolved.finish(compute(increment.changed) if increment.todo else None))
         return increment.counts
 
     def look(self, graph):
@@ -63,9 +48,6 @@ class Tables:
         found = pending_work(self.project, graph)
         assert contents(self.project.data) == before  # nothing was written
         return {each.key: each for each in found}
-
-
-BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
 
 
 @pytest.fixture

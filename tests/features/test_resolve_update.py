@@ -13,7 +13,7 @@ from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput
 from dagster_versioned.features.definitions import Feature, Field
 from dagster_versioned.features.pending_work import pending_work
 from dagster_versioned.tables.feature_record import FeatureRecord
-from support.feature_tables import BASE, VIDEO, counted, graph_of, loud, videos, words
+from support.feature_tables import BASE, VIDEO, counted, graph_of, loud, update_videos, update_words, videos, words
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "features-without-dagster.md"
 
@@ -23,28 +23,17 @@ def project(tmp_path):
     return Project.open("HOUSE", str(tmp_path / "house"))
 
 
-def root(project, graph, *rows, **options):
-    with resolve_update(project, graph, VIDEO, samples=videos(*rows), **options) as update:
-        return update.write()
-
-
-def step(project, graph, key="words", **options):
-    with resolve_update(project, graph, key, **options) as update:
-        found = counted(update.increment)
-        return found, update.write(loud(update.increment.changed) if update.increment.todo else None)
-
-
 def rows(project, key):
     return {row["id"]: row["text"] for row in project.table(key).read().to_pylist()}
 
 
 def test_what_is_new_stale_and_orphaned_is_resolved_and_written(project):
     graph = graph_of(words())
-    root(project, graph, *BASE)
-    assert step(project, graph)[0] == (3, 0, 0, 0)
-    found, result = step(project, graph)
+    update_videos(project, graph, *BASE)
+    assert update_words(project, graph)[0] == (3, 0, 0, 0)
+    found, result = update_words(project, graph)
     assert (found, result.change) == ((0, 0, 0, 3), "none")
-    root(project, graph, (1, "A", "x"), (2, "b", "Y"), (4, "d", "w"))
+    update_videos(project, graph, (1, "A", "x"), (2, "b", "Y"), (4, "d", "w"))
     with resolve_update(project, graph, "words") as update:
         increment = update.increment
         assert [frame["id"].to_pylist() for frame in (increment.new, increment.stale, increment.orphaned)] == [
@@ -61,22 +50,22 @@ def test_what_is_new_stale_and_orphaned_is_resolved_and_written(project):
 def test_a_version_names_what_it_was_resolved_from(project):
     """Not what its upstreams are when it is written; so the next one finds in which files they differ."""
     graph = graph_of(words())
-    before = root(project, graph, *BASE).version
+    before = update_videos(project, graph, *BASE).version
     with resolve_update(project, graph, words()) as update:
-        root(project, graph, (1, "A", "x"), *BASE[1:])
+        update_videos(project, graph, (1, "A", "x"), *BASE[1:])
         update.write(loud(update.increment.changed))
     head = project.table("words").version()
     assert [parent.version for parent in head.identity.parents] == [before.metadata_sha]
     assert head.identity.code_version == graph.versions("words").feature
-    assert step(project, graph)[0] == (0, 1, 0, 2)
+    assert update_words(project, graph)[0] == (0, 1, 0, 2)
     assert {each.todo for each in pending_work(project, graph)} == {0}
 
 
 def test_what_somebody_else_wrote_meanwhile_stays(project):
     graph = graph_of(words())
-    root(project, graph, *BASE)
+    update_videos(project, graph, *BASE)
     with resolve_update(project, graph, "words") as update:
-        step(project, graph)
+        update_words(project, graph)
         with pytest.raises(CommitConflict, match="Run again"):
             update.write(loud(update.increment.changed.slice(0, 3)).set_column(1, "text", pa.array(["?"] * 3)))
     assert rows(project, "words")[1] == "A"
@@ -84,7 +73,7 @@ def test_what_somebody_else_wrote_meanwhile_stays(project):
 
 def test_a_long_increment_is_written_in_chunks(project):
     graph = graph_of(words())
-    root(project, graph, *BASE)
+    update_videos(project, graph, *BASE)
     with resolve_update(project, graph, "words") as update:
         left = []
         for part in update.increment.chunks(2):
@@ -96,14 +85,14 @@ def test_a_long_increment_is_written_in_chunks(project):
 
 def test_a_table_keeps_the_hash_that_it_has(project):
     graph, how = graph_of(words()), SampleHash("wyhash", 20)
-    root(project, graph, *BASE)
-    step(project, graph, hash=how)
-    root(project, graph, (1, "A", "x"), *BASE[1:])
-    assert step(project, graph)[0] == (0, 1, 0, 2)
+    update_videos(project, graph, *BASE)
+    update_words(project, graph, hash=how)
+    update_videos(project, graph, (1, "A", "x"), *BASE[1:])
+    assert update_words(project, graph)[0] == (0, 1, 0, 2)
     assert FeatureRecord.of(project.table("words").version().identity.custom).hash == ("wyhash", 20)
     with pytest.raises(InvalidInput, match="Compute all of them again"):
         resolve_update(project, graph, "words", hash=SampleHash())
-    assert step(project, graph, hash=SampleHash(), full=True)[0] == (0, 3, 0, 0)
+    assert update_words(project, graph, hash=SampleHash(), full=True)[0] == (0, 3, 0, 0)
 
 
 def test_frames_are_what_is_asked_for(project):
@@ -120,10 +109,10 @@ def test_frames_are_what_is_asked_for(project):
 def test_partitions_are_compared_with_those_of_the_same_key(project):
     graph = graph_of(words())
     for number, key in enumerate("ab"):
-        root(project, graph, *[(10 * number + n, sound, image) for n, sound, image in BASE], partition=key)
-        assert step(project, graph, partition=key)[0] == (3, 0, 0, 0)
-    root(project, graph, (1, "A", "x"), *BASE[1:], partition="a")
-    assert [step(project, graph, partition=key)[0] for key in "ab"] == [(0, 1, 0, 2), (0, 0, 0, 3)]
+        update_videos(project, graph, *[(10 * number + n, sound, image) for n, sound, image in BASE], partition=key)
+        assert update_words(project, graph, partition=key)[0] == (3, 0, 0, 0)
+    update_videos(project, graph, (1, "A", "x"), *BASE[1:], partition="a")
+    assert [update_words(project, graph, partition=key)[0] for key in "ab"] == [(0, 1, 0, 2), (0, 0, 0, 3)]
     assert [parent.partition for parent in project.table("words").version(partition="a").identity.parents] == ["a"]
 
 
@@ -146,7 +135,7 @@ def test_what_cannot_be_resolved_is_refused(project):
         resolve_update(project, graph, "words", samples=videos(*BASE))
     with pytest.raises(InvalidInput, match="no feature 'other'"):
         resolve_update(project, graph, "other")
-    root(project, graph, *BASE)
+    update_videos(project, graph, *BASE)
     with resolve_update(project, graph, "words") as update:
         with pytest.raises(InvalidInput, match="3 samples were asked for"):
             update.write()
@@ -168,10 +157,10 @@ def test_samples_bring_their_versions(project):
             update.write()
             return counted(update.increment)
 
-    assert (written("p", "d"), step(project, graph)[0]) == ((1, 0, 0, 0), (1, 0, 0, 0))
-    assert (written("q", "d"), step(project, graph)[0]) == ((0, 1, 0, 0), (0, 0, 0, 1))
-    assert (written("q", "e"), step(project, graph)[0]) == ((0, 0, 0, 1), (0, 0, 0, 1))
-    assert (written("r", "e"), step(project, graph)[0]) == ((0, 1, 0, 0), (0, 1, 0, 0))
+    assert (written("p", "d"), update_words(project, graph)[0]) == ((1, 0, 0, 0), (1, 0, 0, 0))
+    assert (written("q", "d"), update_words(project, graph)[0]) == ((0, 1, 0, 0), (0, 0, 0, 1))
+    assert (written("q", "e"), update_words(project, graph)[0]) == ((0, 0, 0, 1), (0, 0, 0, 1))
+    assert (written("r", "e"), update_words(project, graph)[0]) == ((0, 1, 0, 0), (0, 1, 0, 0))
 
 
 def test_the_page_works_as_it_is_written(tmp_path, monkeypatch, capsys):

@@ -13,9 +13,7 @@ from support.feature_tables import BASE, counted, graph_of, loud, videos, words
 
 
 def test_stored_samples_that_satisfy_a_condition_are_stale(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     asked = []
     result, increment = either.step(
         graph, "words", lambda rows: asked.append(rows) or loud(rows), stale_if="text = 'B'"
@@ -26,9 +24,7 @@ def test_stored_samples_that_satisfy_a_condition_are_stale(either):
 
 
 def test_what_changed_is_found_beside_a_condition(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     either.write_plain("video", videos((1, "A", "x"), *BASE[1:2], (4, "d", "w")))
     increment = either.step(graph, "words", loud, stale_if="text IN ('B', 'C') OR text IS NULL")[1]
     assert counted(increment) == (1, 2, 1, 0)
@@ -60,9 +56,7 @@ def test_of_some_samples_alone_and_the_rest_later(either):
 
 
 def test_what_is_left_is_neither_lost_nor_taken_for_gone(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     either.write_plain("video", videos((1, "A", "x"), (2, "B", "y")))
     increment = either.step(graph, "words", loud, where={"video": "id > 1"})[1]
     assert counted(increment) == (0, 1, 1, 0)
@@ -110,9 +104,7 @@ def test_samples_of_a_project_may_be_stale_by_a_condition(tmp_path):
 
 
 def test_conditions_that_cannot_be_are_refused(either):
-    graph = graph_of(words())
-    either.write_plain("video", videos(*BASE))
-    either.step(graph, "words", loud)
+    graph = either.computed()
     with pytest.raises(InvalidInput, match="there is no column 'other'"):
         either.resolve(graph, "words", stale_if="other = 1")
     with pytest.raises(InvalidInput, match=r"not computed from 'audio', but from \['video'\]"):

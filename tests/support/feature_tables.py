@@ -3,12 +3,13 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned import Project
+from dagster_versioned import Project, resolve_update
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.features.definitions import Feature, Field, FieldDep
 from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
 
 VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
@@ -30,6 +31,10 @@ def videos(*rows):
             "image": pa.array([row[2] for row in rows], pa.string()),
         }
     )
+
+
+def table_of(names, *rows):
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
@@ -58,6 +63,16 @@ class Tables:
 
     def head(self, key):
         return self.table(key).version()
+
+    def record(self, key):
+        return FeatureRecord.of(self.head(key).identity.custom)
+
+    def computed(self):
+        """A graph of videos and words, and both computed from the rows of `BASE`."""
+        graph = graph_of(words())
+        self.write_plain("video", videos(*BASE))
+        self.step(graph, "words", loud)
+        return graph
 
     def write_plain(self, key, rows):
         return self.table(key).write(rows, options=TableOptions(allow_empty=True))
@@ -104,3 +119,16 @@ def loud(rows):
 def counted(increment):
     counts = increment.counts
     return counts.new, counts.stale, counts.orphaned, counts.unchanged
+
+
+def update_videos(project, graph, *rows, **options):
+    """The videos as samples of a feature, written by `resolve_update`."""
+    with resolve_update(project, graph, VIDEO, samples=videos(*rows), **options) as update:
+        return update.write()
+
+
+def update_words(project, graph, key="words", *, written=None, **options):
+    """What is stale of a feature of the videos, by `resolve_update`: how much that is, and what writing it came to."""
+    with resolve_update(project, graph, key, **options) as update:
+        rows = loud(update.increment.changed) if update.increment.todo else None
+        return counted(update.increment), update.write(rows, options=written)

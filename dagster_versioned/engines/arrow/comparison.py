@@ -24,8 +24,7 @@ from dagster_versioned.engines.comparison import (
     refuse_bad_keys,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
-from dagster_versioned.engines.frames import family_of, in_memory, stream, to_frame
-from dagster_versioned.engines.join_key import join_keys
+from dagster_versioned.engines.frames import family_of, to_frame, to_table
 from dagster_versioned.engines.row_order import TAKE_ROWS
 from dagster_versioned.identity.digest import fresh_key, row_lanes
 
@@ -33,18 +32,10 @@ from dagster_versioned.identity.digest import fresh_key, row_lanes
 def diff_frames(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
     """See `dagster_versioned.engines.dispatch.diff_rows`."""
     families = {family_of(cast("type[Any]", type(frame))) for frame in (before, after)}
-    diff = _diff_tables(_table(before), _table(after), key)
+    diff = _diff_tables(to_table(before), to_table(after), key)
     if len(families) == 1 and families <= {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame"}:
         return _as_frames(diff, cast("type[Any]", type(before)))
     return diff
-
-
-def _table(frame: Any) -> pa.Table:
-    table = in_memory(frame)
-    if table is None:
-        schema, batches = stream(frame)
-        table = pa.Table.from_batches(batches, schema)
-    return table
 
 
 def _as_frames(diff: RowDiff[pa.Table], frame_type: type) -> RowDiff[Any]:
@@ -127,6 +118,20 @@ def _index(
         hashes: Any = pa.chunked_array([of_batch[i] for of_batch in lanes], pa.uint64())
         index = index.append_column(f"{side}_lane{i}", hashes)
     return index
+
+
+def _join_key(column: Any) -> Any:
+    """A key column as it is to be matched: Acero takes floats by their bits, so of zero and of NaN one each is kept."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+    return _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
+
+
+def join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as they are to be matched, called ``k0``, …"""
+    columns: dict[str, Any] = {f"k{i}": _join_key(table.column(name)) for i, name in enumerate(key)}
+    return pa.table(columns)
 
 
 def bad_keys(keys: pa.Table, as_matched: pa.Table) -> BadKeys:

@@ -14,16 +14,24 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
-from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
+from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, to_table, unreadable
 from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
-from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
+from dagster_versioned.engines.parts import (
+    ROW_GROUP_ROWS,
+    Part,
+    RowOrder,
+    RowsSummarizer,
+    RowsSummary,
+    StagedParts,
+    WriteOptions,
+)
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import total_size
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import RowMatch, Upsert
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest, Sums
+from dagster_versioned.identity.digest import BagDigest, Sums
 
 BATCH_ROWS = ROW_GROUP_ROWS
 """Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
@@ -49,7 +57,7 @@ class ArrowEngine:
         if table is None:
             return None
         schema, batches = self._rows(table, options)
-        tally = _RowsSummarizer(schema, self._row_order(options))
+        tally = RowsSummarizer(schema, self._row_order(options))
         for batch in batches:
             tally.update(batch)
         refuse_no_rows(tally.nrow, allow_empty=options.allow_empty)
@@ -72,7 +80,7 @@ class ArrowEngine:
         writer = PartWriter(schema, staging.directory(), options)
         try:
             if contents is None:
-                tally = _RowsSummarizer(schema, self._row_order(options))
+                tally = RowsSummarizer(schema, self._row_order(options))
                 contents, parts = _write_and_tally(batches, writer, tally, options)
             else:
                 for batch in batches:
@@ -86,9 +94,7 @@ class ArrowEngine:
 
     def schema(self, frame: Any, options: WriteOptions) -> StructType:
         """The schema under which the frame would be stored."""
-        table = in_memory(frame)
-        arrow_schema = table.schema if table is not None else stream(frame)[0]
-        return stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+        return stored_schema(stream(frame)[0], sort_columns=options.sort_columns, columns=options.columns)
 
     def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
         """See `untyped.typed`."""
@@ -97,11 +103,7 @@ class ArrowEngine:
     @contextmanager
     def pinned(self, frame: Any) -> Generator[pa.Table]:
         """The frame as a table in memory."""
-        table = in_memory(frame)
-        if table is None:
-            schema, batches = stream(frame)
-            table = pa.Table.from_batches(batches, schema)
-        yield table
+        yield to_table(frame)
 
     def widened(self, frame: Any, schema: StructType) -> pa.Table:
         """The columns of the schema in its types."""
@@ -110,16 +112,14 @@ class ArrowEngine:
 
     def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows say, computed here."""
-        tally = _RowsSummarizer(schema, "ignored")
+        tally = RowsSummarizer(schema, "ignored")
         for batch in conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), schema):
             tally.update(batch)
         return tally.finish()
 
     def sums(self, frame: Any, schema: StructType, key: bytes) -> Sums:
         """As of any engine."""
-        table = in_memory(frame)
-        batches = table.to_batches(max_chunksize=BATCH_ROWS) if table is not None else stream(frame)[1]
-        return _sums(conform_all(batches, schema), schema, key)
+        return _sums(conform_all(stream(frame, BATCH_ROWS)[1], schema), schema, key)
 
     def sums_of_scan(self, scan: Scan, key: bytes, frame: Any = None) -> Sums:
         """As of any engine; two parts are in memory."""
@@ -179,10 +179,7 @@ class ArrowEngine:
     def _rows(self, frame: Any, options: WriteOptions) -> tuple[StructType, Iterator[pa.RecordBatch]]:
         """The stored schema, and the rows in that schema, in the order in which they are stored."""
         table = in_memory(frame)
-        if table is not None:
-            arrow_schema, incoming = table.schema, iter(table.to_batches(max_chunksize=BATCH_ROWS))
-        else:
-            arrow_schema, incoming = stream(frame)
+        arrow_schema, incoming = stream(frame if table is None else table, BATCH_ROWS)
         schema = stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
         batches = conform_all(incoming, schema)
         require_clusterable(schema, options.cluster_by)
@@ -203,26 +200,8 @@ def _sums(batches: Iterable[pa.RecordBatch], schema: StructType, key: bytes) -> 
     return bag.lanes
 
 
-class _RowsSummarizer:
-    """Computes `RowsSummary` from the rows as they pass."""
-
-    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
-        self._schema = schema
-        self._digest = (SequenceDigest if row_order == "significant" else BagDigest)(schema_to_arrow(schema))
-        self._null_counts = [0] * len(schema.fields)
-        self.nrow = 0
-
-    def update(self, batch: pa.RecordBatch) -> None:
-        self._digest.update(batch)
-        self._null_counts = [count + batch.column(i).null_count for i, count in enumerate(self._null_counts)]
-        self.nrow += batch.num_rows
-
-    def finish(self) -> RowsSummary:
-        return RowsSummary(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
-
-
 def _write_and_tally(
-    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _RowsSummarizer, options: WriteOptions
+    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: RowsSummarizer, options: WriteOptions
 ) -> tuple[RowsSummary, list[Part]]:
     """Write while another thread digests; what waits for it is at most as large as a row group."""
     waiting: deque[tuple[Future[None], int]] = deque()
@@ -265,7 +244,7 @@ def typed(frame: Any, known: Callable[[], StructType | None]) -> Any:
     ``known`` is asked only where something is to be typed; what stays untyped is refused by who writes it.
     """
     table = in_memory(frame)
-    schema, batches = (table.schema, iter(table.to_batches())) if table is not None else stream(frame)
+    schema, batches = stream(frame if table is None else table)
     guessed = (
         table is not None and not table.num_rows and family_of(cast("type[Any]", type(frame))) == "pandas.DataFrame"
     )

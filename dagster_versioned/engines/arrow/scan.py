@@ -23,7 +23,7 @@ from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import logical_type, stored_names
 from dagster_versioned.delta.schema.types import DataType, schema_to_arrow
 from dagster_versioned.delta.schema.variants import require_whole
-from dagster_versioned.engines.scan import ROW_ID, Scan, ScanFile
+from dagster_versioned.engines.scan import ROW_ID, Scan, ScanFile, missing_part
 from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound, UnsupportedType
 
 READERS = 8
@@ -110,10 +110,7 @@ def _bytes(scan: Scan, file: ScanFile) -> pa.Buffer:
         with pa.memory_map(str(path)) as mapped:
             return mapped.read_buffer()
     except (ObjectNotFound, FileNotFoundError) as error:
-        raise IntegrityError(
-            f"The part {file.key} is missing from {scan.store.uri}. No row was returned. Restore it from a copy, or "
-            "materialize the version's asset again, which writes the same bytes."
-        ) from error
+        raise missing_part(scan.store, file) from error
     except OSError as error:
         raise _undecodable(scan, file, error) from error
 

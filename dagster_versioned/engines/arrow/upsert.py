@@ -9,11 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
-from dagster_versioned.engines.arrow.comparison import bad_keys
+from dagster_versioned.engines.arrow.comparison import bad_keys, join_keys
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.comparison import EXAMPLES
-from dagster_versioned.engines.join_key import join_keys
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
+from dagster_versioned.engines.row_order import lanes_of
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.upsert import (
     Positions,
@@ -26,7 +26,7 @@ from dagster_versioned.engines.upsert import (
     require_key,
     summed,
 )
-from dagster_versioned.identity.digest import fresh_key, row_lanes
+from dagster_versioned.identity.digest import fresh_key
 
 Rows = NDArray[np.int64]
 
@@ -164,8 +164,9 @@ def _check_table(frame: pa.Table, matched: Rows, matching: RowMatch) -> None:
 def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
     """Which rows of two tables of equal length and schema say something else, whoever made them."""
     key = fresh_key()
-    first, second = (_lanes(table, key) for table in (old, new))
-    return (first[0] != second[0]) | (first[1] != second[1])
+    lanes = zip(lanes_of(old, key), lanes_of(new, key), strict=True)
+    first, second = (of_old.to_numpy() != of_new.to_numpy() for of_old, of_new in lanes)
+    return first | second
 
 
 def _mask(rows: NDArray[np.bool_]) -> Any:
@@ -174,10 +175,3 @@ def _mask(rows: NDArray[np.bool_]) -> Any:
 
 def _taken(table: pa.Table, rows: Rows) -> pa.Table:
     return table.take(cast("Any", pa.array(rows)))
-
-
-def _lanes(table: pa.Table, key: bytes) -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]":
-    lanes = [row_lanes(batch, key) for batch in table.to_batches()]
-    if not lanes:
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    return np.concatenate([lane[0] for lane in lanes]), np.concatenate([lane[1] for lane in lanes])

@@ -26,6 +26,7 @@ from dagster_versioned.engines.comparison import (
     measured_columns,
     refuse_bad_keys,
 )
+from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
@@ -81,10 +82,10 @@ def _row_counts(is_added: "Column", is_removed: "Column", is_changed: "Column") 
     ]
 
 
-def bad_keys(frame: "DataFrame", names: list[str], key: Sequence[str]) -> BadKeys:
+def bad_keys(frame: "DataFrame", names: Sequence[str], key: Sequence[str]) -> BadKeys:
     """What is wrong with the key, whose columns in the frame are ``names``; a job."""
-    is_null = _has_null(names)
-    groups = frame.groupBy(*names).agg(sf.count(sf.lit(1)).alias("nrow"))
+    is_null = has_null(names)
+    groups = frame.groupBy(*map(quoted, names)).agg(sf.count(sf.lit(1)).alias("nrow"))
     bad = groups.where(is_null | (sf.col("nrow") > 1))
     found = bad.agg(
         sf.coalesce(sf.sum(sf.when(is_null, sf.col("nrow"))), sf.lit(0)).alias("nulls"),
@@ -95,12 +96,14 @@ def bad_keys(frame: "DataFrame", names: list[str], key: Sequence[str]) -> BadKey
 
 def examples(bad: "DataFrame", names: Sequence[str], key: Sequence[str]) -> list[dict[str, Any]]:
     """Some keys for an error; a job."""
-    rows: list[Any] = bad.select(*names).limit(EXAMPLES).collect()
+    columns = [quoted(name) for name in names]
+    rows: list[Any] = bad.select(*columns).orderBy(*columns).limit(EXAMPLES).collect()
     return [dict(zip(key, row, strict=True)) for row in rows]
 
 
-def _has_null(names: Sequence[str]) -> "Column":
-    return reduce(lambda left, right: left | right, [sf.col(name).isNull() for name in names])
+def has_null(names: Sequence[str]) -> "Column":
+    """Whether one of the columns is null."""
+    return reduce(lambda left, right: left | right, [quoted(name).isNull() for name in names])
 
 
 def differ(before: "DataFrame", after: "DataFrame", pairs: Sequence[tuple[str, str]]) -> "Column":
@@ -188,7 +191,7 @@ def compare_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) 
         for side in SIDES:
             nulls, repeated = (_whole(found, f"{side}_{what}") for what in ("nulls", "repeated"))
             nrow = sf.col(f"{side}_rows")
-            bad = grouped.where((nrow > 1) | (_has_null(names) & (nrow > 0)))
+            bad = grouped.where((nrow > 1) | (has_null(names) & (nrow > 0)))
             refuse_bad_keys("key", key, repr(side), (nulls, repeated, lambda bad=bad: examples(bad, names, key)))
         rows = {name: _whole(found, name) for name in ("added", "removed", "changed", "unchanged")}
         founds = dict.fromkeys(SIDES, found)
@@ -239,12 +242,12 @@ def _grouped(frames: Mapping[str, "DataFrame"], held: Mapping[str, StructType], 
 
 
 def _counts(is_changed: "Column", names: Sequence[str]) -> "list[Column]":
-    has_null = _has_null(names)
+    is_null = has_null(names)
     is_added, is_removed = sf.col("before_rows") == 0, sf.col("after_rows") == 0
     return [
         *_row_counts(is_added, is_removed, ~is_added & ~is_removed & is_changed),
-        *(sf.sum(sf.when(has_null, sf.col(f"{side}_rows"))).alias(f"{side}_nulls") for side in SIDES),
-        *(sf.count_if(~has_null & (sf.col(f"{side}_rows") > 1)).alias(f"{side}_repeated") for side in SIDES),
+        *(sf.sum(sf.when(is_null, sf.col(f"{side}_rows"))).alias(f"{side}_nulls") for side in SIDES),
+        *(sf.count_if(~is_null & (sf.col(f"{side}_rows") > 1)).alias(f"{side}_repeated") for side in SIDES),
     ]
 
 

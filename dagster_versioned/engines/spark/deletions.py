@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from dagster_versioned.engines.part_ranges import positions
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.numbered_tasks import in_tasks
+from dagster_versioned.engines.spark.part_rows import rows_of_vector
 from dagster_versioned.engines.spark.releases import from_arrow
 
 if TYPE_CHECKING:
@@ -32,9 +34,8 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
         return None
     total = sum(file.deletion_vector.cardinality for file in scan.files if file.deletion_vector)
     if total > BROADCAST_ROWS:
-        from dagster_versioned.engines.spark.through_executors import deleted_through_executors
-
-        return deleted_through_executors(scan, marked, session)
+        rows_of = partial(rows_of_vector, scan, tuple(marked))
+        return in_tasks(session, len(marked), rows_of, "_deleted_of int, _deleted_row long")
     from pyspark.sql import functions as sf
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="vectors") as pool:

@@ -18,7 +18,6 @@ from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session, kept
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.engines.spark.write import write
-from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import RowMatch, Upsert
 from dagster_versioned.errors import InvalidInput
@@ -118,6 +117,8 @@ class SparkEngine:
     def violations(self, frame: Any, check: str) -> int:
         """In how many rows the condition is false or null: a job."""
         from pyspark.sql import functions as sf
+
+        from dagster_versioned.engines.sql_translation import parse_expression
 
         parse_expression(check)  # one that reaches nothing but the row
         try:

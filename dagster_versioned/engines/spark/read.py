@@ -16,12 +16,14 @@ from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, logical
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_from_arrow, type_to_arrow
 from dagster_versioned.delta.schema.widening import is_wider_within
 from dagster_versioned.engines.part_cache import PartCache
-from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
+from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile, missing_part
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
-from dagster_versioned.engines.spark.executors import runs_here
+from dagster_versioned.engines.spark.executors import plans_here, runs_here
 from dagster_versioned.engines.spark.float_filters import holds_floats, kept_by_spark, reader_options
-from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, reads_widened, release
+from dagster_versioned.engines.spark.numbered_tasks import in_tasks
+from dagster_versioned.engines.spark.part_rows import rows_of_part
+from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, pushes_filters, reads_widened, release
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
 
@@ -64,9 +66,20 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
         return _native(scan, session, urls)
-    from dagster_versioned.engines.spark.through_executors import read_through_executors
-
     return read_through_executors(scan, session)
+
+
+def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
+    """The scan's rows, fetched by the session's executors through our own `ObjectStore`, one task a part.
+
+    For stores that Spark cannot reach, with no JAR; every part's SHA-256 is checked there.
+    """
+    schema = spark_schema(scan.selected)
+    if pushes_filters(session) and plans_here(session):
+        from dagster_versioned.engines.spark.source import FilteredPartsSource, loaded
+
+        return loaded(session, FilteredPartsSource, scan, schema)
+    return in_tasks(session, len(scan.files), partial(rows_of_part, scan), schema)
 
 
 def _local_paths(scan: Scan) -> list[str] | None:
@@ -96,10 +109,7 @@ def _check(scan: Scan, file: ScanFile, check: Check) -> None:
     try:
         found = scan.store.head(file.key).size
     except ObjectNotFound as error:
-        raise IntegrityError(
-            f"The part {file.key} is missing from {scan.store.uri}. No row was returned. Restore it from a copy, or "
-            "materialize the version's asset again, which writes the same bytes."
-        ) from error
+        raise missing_part(scan.store, file) from error
     fault = f"has {found} bytes instead of {file.size}" if found != file.size else None
     if found == 0:
         fault = "is empty, which no Parquet file is"  # and which Spark passes over
@@ -169,21 +179,20 @@ def _by_spark(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "Dat
     else:
         frame = frame.toDF(*(f"_c{i}" for i in range(len(plan.stored.fields))))
     targets = spark_schema(scan.selected)
-    columns: list[Column] = []
-    for name in scan.selected.names:
+
+    def column(name: str) -> "Column":
         if name in plan.constant:
-            columns.append(sf.col(f"_p{plan.constant.index(name)}"))
-            continue
+            return sf.col(f"_p{plan.constant.index(name)}")
         if name in plan.tracked:
             held = sf.col(f"_c{len(plan.stored.fields) + plan.tracked.index(name)}")
             first = sf.col("_base") + sf.col("_row") if name == ROW_ID else sf.col("_default")
-            columns.append(sf.coalesce(held, first))
-            continue
-        column = sf.col(f"_c{plan.stored.names.index(name)}")
+            return sf.coalesce(held, first)
+        stored = sf.col(f"_c{plan.stored.names.index(name)}")
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
-        column = column if scan.mapping == "none" else column.cast(targets[name].dataType)
-        columns.append(kept_by_spark(column, name, scan))
-    return frame.select(*columns).toDF(*scan.selected.names)
+        stored = stored if scan.mapping == "none" else stored.cast(targets[name].dataType)
+        return kept_by_spark(stored, name, scan)
+
+    return frame.select(*map(column, scan.selected.names)).toDF(*scan.selected.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +236,7 @@ def _with_files(
 
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
-    values: dict[str, Any] = {
-        "_file": pa.array([spelled[path] for path in paths], pa.string()),
-        "_of": pa.array([i if file.deletion_vector else None for i, file in enumerate(scan.files)], pa.int32()),
-        "_only": pa.array([i if file.kept else None for i, file in enumerate(scan.files)], pa.int32()),
-        "_base": pa.array([file.base_row_id for file in scan.files], pa.int64()),
-        "_default": pa.array([file.default_row_commit_version for file in scan.files], pa.int64()),
-    }
-    types: dict[str, str] = dict(zip(values, ("string", "integer", "integer", "long", "long"), strict=True))
-    for i, name in enumerate(plan.constant):
-        values[f"_p{i}"] = _column(scan.files, name, scan.schema)
-        types[f"_p{i}"] = cast("str", scan.schema.field(name).type)
+    known, schema = _known_by_file(scan, [spelled[path] for path in paths], plan.constant)
     about = metadata_column(frame)
     names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
     extra = [sf.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
@@ -246,8 +245,7 @@ def _with_files(
         extra.append(about.getField("row_index").alias("_row"))
     rows = frame.select("*", *extra).toDF(*names)
     # With its schema, because Spark takes Arrow's timestamps without a zone for instants.
-    schema = spark_schema(StructType([StructField(name, data_type) for name, data_type in types.items()]))
-    rows = rows.join(sf.broadcast(from_arrow(session, pa.table(values), schema)), "_file")
+    rows = rows.join(sf.broadcast(from_arrow(session, known, spark_schema(schema))), "_file")
     # `_of` and `_only` are null in rows of files without such a vector, and null matches nothing.
     if deleted is not None:
         gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
@@ -256,6 +254,22 @@ def _with_files(
         chosen = (sf.col("_only") == sf.col("_kept_of")) & (sf.col("_row") == sf.col("_kept_row"))
         rows = rows.join(kept, chosen, "left").where("_only is null or _kept_row is not null")
     return rows
+
+
+def _known_by_file(scan: Scan, paths: Sequence[str], constant: Sequence[str]) -> tuple[pa.Table, StructType]:
+    """What is known of each file, and the types of that; ``paths`` are as Spark spells them."""
+    files = scan.files
+    held: list[tuple[str, str, Any]] = [
+        ("_file", "string", pa.array(paths, pa.string())),
+        ("_of", "integer", pa.array([i if file.deletion_vector else None for i, file in enumerate(files)], pa.int32())),
+        ("_only", "integer", pa.array([i if file.kept else None for i, file in enumerate(files)], pa.int32())),
+        ("_base", "long", pa.array([file.base_row_id for file in files], pa.int64())),
+        ("_default", "long", pa.array([file.default_row_commit_version for file in files], pa.int64())),
+    ]
+    for i, name in enumerate(constant):
+        held.append((f"_p{i}", cast("str", scan.schema.field(name).type), _column(files, name, scan.schema)))
+    schema = StructType([StructField(name, data_type) for name, data_type, _ in held])
+    return pa.table({name: values for name, _, values in held}), schema
 
 
 def by_name(scan: Scan) -> Scan | None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from dagster_versioned.engines.comparison import as_examples
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
     DECIMAL,
-    EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
     SEPARATOR,
@@ -31,10 +31,12 @@ from dagster_versioned.engines.samples import (
     require_members,
     version_column,
 )
+from dagster_versioned.engines.spark.assignment import quoted as column
 from dagster_versioned.engines.spark.by_value import self_contained
+from dagster_versioned.engines.spark.comparison import bad_keys, has_null
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 # Columns of ours beside the user's; no column of theirs begins like them.
 _STATUS, _BEFORE, _ROWS, _COUNT = "metaxy_status", "metaxy_before", "metaxy_rows", "metaxy_count"
@@ -49,12 +51,12 @@ def resolve(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `features.arrow.samples.resolve`. The frames of changes are lazy; their counts are computed at once.
-
-    ``pin`` keeps a frame that is looked at more than once.
-    """
+    """See `SampleRows.resolve`. The frames of changes are lazy; their counts are computed at once."""
     frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
-    data = {each.name: _names(each, frames[each.name]) for each in plan.upstreams}
+    data = {
+        each.name: [name for name in frames[each.name].columns if name not in each.version_columns]
+        for each in plan.upstreams
+    }
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): dict(frame.dtypes) for name, frame in frames.items()})
     return _compared(plan, frames, current, _expected(plan, frames, data), pin)
@@ -66,7 +68,7 @@ def resolve_samples(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `features.arrow.samples.resolve_samples`; ``pin`` as in `resolve`."""
+    """See `SampleRows.resolve_samples`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
     _require_members(samples, PROVENANCE_BY_FIELD, plan.members)
     _require_flat("the frame", plan.ids, samples)
@@ -104,15 +106,13 @@ def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: "DataFrame") -
         require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
-        table = table.select(
-            *map(column, kept), *(column(version_column(member, upstream.name)) for member in upstream.fields)
-        )
+        table = table.select(*map(column, (*kept, *upstream.version_columns)))
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
 def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: "DataFrame") -> "DataFrame":
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
-    names = [version_column(member, upstream.name) for member in upstream.fields]
+    names = upstream.version_columns
     order = [column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
     rows = sf.array_sort(
         sf.collect_list(sf.struct(*order, *(column(name).alias(f"v{i}") for i, name in enumerate(names))))
@@ -126,19 +126,19 @@ def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: "DataFrame") ->
 
 
 def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping[str, Sequence[str]]) -> "DataFrame":
-    # Those that every sample has come first: an optional one never decides which samples there are beside them.
-    order = sorted(plan.upstreams, key=lambda each: each.optional)
-    kind = "full" if all(each.optional for each in order) else "left"
-    joined = reduce(
-        lambda left, each: left.join(frames[each.name], list(plan.on), kind if each.optional else "inner"),
-        order[1:],
-        frames[order[0].name],
-    )
-    columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
+    columns = dict.fromkeys([*plan.on, *(name for each, _ in plan.joins for name in data[each.name])])
     own = [hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
     fields = {member: column(version_column(member)) for member in plan.members}
-    joined = joined.select(*map(column, columns), *own)
-    return joined.select(*map(column, columns), *_provenance(plan, fields))
+    rows = joined(plan, frames).select(*map(column, columns), *own)
+    return rows.select(*map(column, columns), *_provenance(plan, fields))
+
+
+def joined(plan: SamplePlan, frames: "Mapping[str, DataFrame]") -> "DataFrame":
+    """The rows of the upstreams, by name, that belong together."""
+    (first, _), *others = plan.joins
+    return reduce(
+        lambda left, join: left.join(frames[join[0].name], list(plan.on), join[1]), others, frames[first.name]
+    )
 
 
 def _text(field: FieldText) -> "Column":
@@ -177,63 +177,70 @@ def _compared(
     pin: "Callable[[DataFrame], DataFrame]",
 ) -> SampleChanges:
     """What differs between the expected and the stored, by one join of the two."""
-    on, ids = list(plan.units), list(plan.ids)
-    if current is None:
-        known, joined, differs = None, expected.withColumn(_KIND, sf.lit(_NEW)), []
-    else:
-        require_columns(f"The table of feature {plan.feature!r}", current.columns, (*ids, PROVENANCE))
+    known = None
+    changed = expected.withColumn(_KIND, sf.lit(_NEW))
+    if current is not None:
+        require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, PROVENANCE))
         types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
         require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
         known = _known(plan, current)
-        held: list[str] = known.select(f"{_BEFORE}.*").columns
-        joined = expected.join(known, on, "full").where(~column(_STATUS).eqNullSafe(column(PROVENANCE)))
-        is_new, is_gone = column(_STATUS).isNull(), column(PROVENANCE).isNull()
-        differs = [
-            ~column(PROVENANCE_BY_FIELD)[member].eqNullSafe(column(_BEFORE)[member]) if member in held else sf.lit(True)
-            for member in plan.members
-        ]
-        kind = sf.when(is_gone, _GONE).when(is_new, _NEW).otherwise(_STALE)
-        joined = joined.withColumn(_KIND, kind)
-    names = [f"{_DIFFERS}{i}" for i in range(len(differs))]
-    flags = [differing.alias(name) for differing, name in zip(differs, names, strict=True)]
-    changed = joined.select(*map(column, expected.columns), column(_KIND), *flags)
-    if current is not None:
-        changed = pin(changed)  # of a first version, which is most of the work, only ids are looked at more than once
-    units = changed.groupBy(*map(column, on)).agg(
-        sf.count(sf.lit(1)).alias(_COUNT), *(sf.max(column(name)).alias(name) for name in (_KIND, *names))
-    )
-    stale = column(_KIND) == _STALE
-    counted = units.agg(
-        *(sf.count_if(column(_KIND) == kind).alias(f"k{kind}") for kind in (_NEW, _STALE, _GONE)),
-        *(sf.count_if(stale & column(name)).alias(name) for name in names),
-        sf.count_if(any_null(on)).alias("nulls"),
-        sf.count_if(column(_COUNT) > 1).alias("repeated"),
-    ).collect()[0]
+        changed = pin(_changed(plan, expected, known))
+    # Of a first version, which is most of the work, only ids are looked at more than once.
+    names = [] if known is None else _flags(plan)
+    counted = _counted(plan, changed, names)
     new, old, gone = (counted[f"k{kind}"] for kind in (_NEW, _STALE, _GONE))
     unchanged = known.count() - old - gone if known is not None else 0
-    if _is_plain(plan) and (
-        counted["nulls"]
-        or counted["repeated"]
-        # Of two rows of a sample, none or one may differ from what is stored.
-        or (known is not None and expected.count() != new + old + unchanged)
-    ):
+    # Of two rows of a sample, none or one may differ from what is stored.
+    lost = _is_plain(plan) and known is not None and expected.count() != new + old + unchanged
+    if _is_plain(plan) and (counted["nulls"] or counted["repeated"] or lost):
         ((name, frame),) = frames.items()
         require_ids(f"Upstream {name!r}" if plan.upstreams else name, plan.ids, frame)
-
-    def of(kind: int) -> "DataFrame":
-        return changed.where(column(_KIND) == kind)
 
     def rows(kind: int) -> "DataFrame":
         # Data versions are as the provenance until somebody sets them.
         supplied = column(PROVENANCE_BY_FIELD).alias(DATA_VERSION_BY_FIELD), column(PROVENANCE).alias(DATA_VERSION)
-        return of(kind).select(*map(column, expected.columns), *supplied)
+        return changed.where(column(_KIND) == kind).select(*map(column, expected.columns), *supplied)
 
-    if current is None or set(on) == set(ids):
-        orphaned = of(_GONE).select(*map(column, on if current is None else ids))
+    gone_units = changed.where(column(_KIND) == _GONE).select(*map(column, plan.units))
+    if current is None:
+        orphaned = gone_units
+    elif {*plan.units} == {*plan.ids}:
+        orphaned = gone_units.select(*map(column, plan.ids))
     else:
-        orphaned = current.select(*map(column, ids)).join(of(_GONE).select(*map(column, on)), on, "left_semi")
+        orphaned = current.select(*map(column, plan.ids)).join(gone_units, list(plan.units), "left_semi")
     reasons = {member: counted[name] for member, name in zip(plan.members, names, strict=False) if counted[name]}
     return SampleChanges(rows(_NEW), rows(_STALE), orphaned, Counts(new, old, gone, unchanged, reasons))
+
+
+def _flags(plan: SamplePlan) -> list[str]:
+    """What the columns are called that say whether a member is of another provenance."""
+    return [f"{_DIFFERS}{i}" for i in range(len(plan.members))]
+
+
+def _changed(plan: SamplePlan, expected: "DataFrame", known: "DataFrame") -> "DataFrame":
+    """The expected rows that differ from what is stored, and the stored units that are expected no more."""
+    held: list[str] = known.select(f"{_BEFORE}.*").columns
+    joined = expected.join(known, list(plan.units), "full").where(~column(_STATUS).eqNullSafe(column(PROVENANCE)))
+    differs = [
+        ~column(PROVENANCE_BY_FIELD)[member].eqNullSafe(column(_BEFORE)[member]) if member in held else sf.lit(True)
+        for member in plan.members
+    ]
+    kind = sf.when(column(PROVENANCE).isNull(), _GONE).when(column(_STATUS).isNull(), _NEW).otherwise(_STALE)
+    flags = [differing.alias(name) for differing, name in zip(differs, _flags(plan), strict=True)]
+    return joined.select(*map(column, expected.columns), kind.alias(_KIND), *flags)
+
+
+def _counted(plan: SamplePlan, changed: "DataFrame", flags: Sequence[str]) -> "Row":
+    """How many units there are of each kind, and of stale ones with each flag; and what is wrong with them."""
+    units = changed.groupBy(*map(column, plan.units)).agg(
+        sf.count(sf.lit(1)).alias(_COUNT), *(sf.max(column(name)).alias(name) for name in (_KIND, *flags))
+    )
+    return units.agg(
+        *(sf.count_if(column(_KIND) == kind).alias(f"k{kind}") for kind in (_NEW, _STALE, _GONE)),
+        *(sf.count_if((column(_KIND) == _STALE) & column(name)).alias(name) for name in flags),
+        sf.count_if(has_null(plan.units)).alias("nulls"),
+        sf.count_if(column(_COUNT) > 1).alias("repeated"),
+    ).collect()[0]
 
 
 def _known(plan: SamplePlan, current: "DataFrame") -> "DataFrame":
@@ -261,17 +268,8 @@ def _is_plain(plan: SamplePlan) -> bool:
 def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     """Raise `InvalidInput` unless the columns identify the rows: a job."""
     _require_flat(what, ids, table)
-    names, is_null = [column(name) for name in ids], any_null(ids)
-    groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
-    counted = groups.agg(
-        sf.coalesce(sf.sum(sf.when(is_null, sf.col(_COUNT))), sf.lit(0)).alias("nulls"),
-        sf.count_if(~is_null).alias("repeated"),
-    ).collect()[0]
-
-    def examples() -> str:
-        return ", ".join(str(row.asDict()) for row in groups.select(*names).orderBy(*names).limit(EXAMPLES).collect())
-
-    refuse_bad_ids(what, ids, counted["nulls"], counted["repeated"], examples)
+    nulls, repeated, examples = bad_keys(table, ids, ids)
+    refuse_bad_ids(what, ids, nulls, repeated, lambda: as_examples(examples()))
 
 
 def _require_members(frame: "DataFrame", name: str, wanted: Sequence[str]) -> None:
@@ -282,18 +280,3 @@ def _require_members(frame: "DataFrame", name: str, wanted: Sequence[str]) -> No
 def _require_flat(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     nested = ArrayType, MapType, StructType
     refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
-
-
-def any_null(ids: Sequence[str]) -> "Column":
-    """Whether one of the columns is null."""
-    return reduce(lambda left, right: left | right, (column(name).isNull() for name in ids))
-
-
-def _names(upstream: UpstreamSamples, frame: "DataFrame") -> list[str]:
-    versions = {version_column(member, upstream.name) for member in upstream.fields}
-    return [name for name in frame.columns if name not in versions]
-
-
-def column(name: str) -> "Column":
-    """The column of exactly this name."""
-    return sf.col(f"`{name.replace('`', '``')}`")

@@ -125,16 +125,15 @@ def _group_may_match(group: Any, condition: Any, name: str) -> bool:
     value = getattr(condition, "value", None)
     if not statistics.has_min_max or type(statistics.min) not in _EXACT or type(value) is not type(statistics.min):
         return True
-    match kind:
-        case "EqualTo":
-            return statistics.min <= value <= statistics.max
-        case "LessThan":
-            return statistics.min < value
-        case "LessThanOrEqual":
-            return statistics.min <= value
-        case "GreaterThan":
-            return statistics.max > value
-        case "GreaterThanOrEqual":
-            return statistics.max >= value
-        case _:
-            return True
+    is_possible = _POSSIBLE.get(kind)
+    return is_possible is None or is_possible(statistics.min, statistics.max, value)
+
+
+_POSSIBLE: dict[str, Callable[[Any, Any, Any], bool]] = {
+    "EqualTo": lambda least, greatest, value: least <= value <= greatest,
+    "LessThan": lambda least, _, value: least < value,
+    "LessThanOrEqual": lambda least, _, value: least <= value,
+    "GreaterThan": lambda _, greatest, value: greatest > value,
+    "GreaterThanOrEqual": lambda _, greatest, value: greatest >= value,
+}
+"""By filter, whether a value between two bounds may pass it."""

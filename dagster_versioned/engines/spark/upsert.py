@@ -70,15 +70,8 @@ def merge_frames(
         inserted = given - matches.matched
         if not replaced and not deleted and not inserted:
             return unchanged
-        gone: list[DataFrame] = []
-        if deleted:
-            gone.append(merging.those(merging.stored(deleted), joined.where(sf.col(_DIFFERS)), "left_semi"))
         old = merging.stored(replaced) if replaced else None
-        if old is not None:
-            gone.append(old)
-        before = none
-        if gone and not matching.rewrite:
-            before = measure(_together(gone).toDF(*base.schema.names), base.schema)
+        before = none if matching.rewrite else _before(merging, matches, deleted, old, base.schema)
         written = write(_written(merging, matches, replaced, old).toDF(*base.schema.names))
     return Upsert(
         frozenset(base.files[i].key for i in replaced),
@@ -90,6 +83,21 @@ def merge_frames(
         deleted={base.files[i].key: positions for i, positions in deleted.items()},
         changes=(lambda: write(_feed(merging, matches, base.schema.names))) if writes_feed else None,
     )
+
+
+def _before(
+    merging: "_MergeSides",
+    matches: "_Matches",
+    deleted: Mapping[int, Positions],
+    old: "DataFrame | None",
+    schema: StructType,
+) -> RowsSummary:
+    """What ``old``, the rows of files that are replaced, say with the rows that files lose which stay."""
+    gone = [] if old is None else [old]
+    if deleted:
+        going = matches.joined.where(sf.col(_DIFFERS))
+        gone.insert(0, merging.those(merging.stored(deleted), going, "left_semi"))
+    return measure(_together(gone).toDF(*schema.names), schema) if gone else nothing(schema)
 
 
 def _together(frames: "Iterable[DataFrame]") -> "DataFrame":

@@ -24,10 +24,10 @@ from dagster_versioned.delta.files.arrow_memory import in_arrow
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
-from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
+from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, RowsSummarizer, WriteOptions
 from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, too_old
 from dagster_versioned.errors import StorageError
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
+from dagster_versioned.identity.digest import BagDigest, row_lanes
 from dagster_versioned.storage.object_store import ObjectStore
 
 REPORT_SCHEMA = "report binary, rows binary"
@@ -132,7 +132,7 @@ class Task:
         first = self.options.first_ordinal + partition * ORDINALS_PER_TASK
         options = replace(self.options, first_ordinal=first)
         writer = PartWriter(self.schema, directory, options, make_parents=False)
-        tally = _RowsSummarizer(self.schema, self.row_order)
+        tally = RowsSummarizer(self.schema, self.row_order)
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
@@ -141,7 +141,7 @@ class Task:
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
                 pending.wait()
-                report = tally.report(partition, writer.size)
+                report = _report(tally, partition, writer.size)
                 rows = writer.take_buffered()
                 small = _compressed(rows, self.options.tuning.sent_home_bytes, partition)
                 if small is None and rows is not None and self._stays_plain(writer.size, partition, directory):
@@ -156,7 +156,7 @@ class Task:
 
     def _run_by_values(self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path) -> TaskReport:
         """The rows of one combination of values after the other; all rows of a combination are in one task."""
-        tally = _RowsSummarizer(self.schema, self.row_order)
+        tally = RowsSummarizer(self.schema, self.row_order)
         parts: list[Part] = []
         waiting: list[pa.RecordBatch] = []
         size = 0
@@ -177,7 +177,7 @@ class Task:
             size += batch.nbytes
         if waiting:
             write()
-        return replace(tally.report(partition, size), parts=parts)
+        return replace(_report(tally, partition, size), parts=parts)
 
     def _stays_plain(self, size: int, partition: int, directory: Path) -> bool:
         share = self.options.tuning.left_plain_bytes // (partition + 1)
@@ -209,31 +209,10 @@ class _WideRow(Exception):
     """A row for which Spark needs smaller batches."""
 
 
-class _RowsSummarizer:
-    """What the rows say, whatever their parts."""
-
-    def __init__(self, schema: StructType, row_order: RowOrder, key: bytes | None = None) -> None:
-        arrow = schema_to_arrow(schema)
-        self._digest = BagDigest(arrow, key) if row_order == "ignored" else SequenceDigest(arrow)
-        self._null_counts: NDArray[np.int64] = np.zeros(len(arrow), np.int64)
-        self._nrow = 0
-
-    def update(self, batch: pa.RecordBatch) -> None:
-        self._digest.update(batch)
-        self._null_counts += [batch.column(i).null_count for i in range(batch.num_columns)]
-        self._nrow += batch.num_rows
-
-    def report(self, partition: int, size: int) -> TaskReport:
-        bag = isinstance(self._digest, BagDigest)
-        return TaskReport(
-            task=partition,
-            nrow=self._nrow,
-            size=size,
-            null_counts=self._null_counts.tolist(),
-            lanes=list(self._digest.lanes) if isinstance(self._digest, BagDigest) else [],
-            sequence=None if bag else self._digest.finish().text,
-            parts=[],
-        )
+def _report(tally: RowsSummarizer, partition: int, size: int) -> TaskReport:
+    lanes = list(tally.digest.lanes) if isinstance(tally.digest, BagDigest) else []
+    sequence = None if isinstance(tally.digest, BagDigest) else tally.digest.finish().text
+    return TaskReport(partition, tally.nrow, size, tally.null_counts, lanes, sequence, parts=[])
 
 
 class _BatchQueue:
@@ -293,10 +272,10 @@ def tallied(
     batches: Iterator[pa.RecordBatch], schema: StructType, key: bytes | None = None
 ) -> Iterator[pa.RecordBatch]:
     """One report of what the rows of a task say without an order, under a key or not, and of no parts."""
-    tally = _RowsSummarizer(schema, "ignored", key)
+    tally = RowsSummarizer(schema, "ignored", key)
     for batch in conform_all(_renamed(batches, schema), schema):
         tally.update(batch)
-    yield _result(tally.report(0, 0).to_bytes(), None)
+    yield _result(_report(tally, 0, 0).to_bytes(), None)
 
 
 def rows_from(source: bytes | Path) -> pa.Table:

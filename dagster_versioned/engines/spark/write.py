@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -215,27 +215,24 @@ def _parts(
     small = [
         (report.task, rows) for report, at_home in reports if (rows := _rows(report, at_home, staging)) is not None
     ]
-    one_part = options.tuning.canonical_bytes
-    if not options.single_part:
-        one_part = min(one_part, options.target_part_bytes)
-    if (
-        row_order == "ignored"
-        and not options.partition_columns
-        and reports
-        and sum(report.size for report, _ in reports) <= one_part
-    ):
+    if row_order == "ignored" and not options.partition_columns and _fit_one_part(reports, options):
         tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
-        ordered = order_rows(pa.concat_tables(tables), options.cluster_by)
-        return _written(ordered.to_batches(), schema, staging, options)
+        return _written(order_rows(pa.concat_tables(tables), options.cluster_by), schema, staging, options)
     if small:
-        tables = [table for _, table in small]
-        if options.cluster_by:
-            tables = [order_rows(pa.concat_tables(tables), options.cluster_by)]
-        batches = (batch for table in tables for batch in table.to_batches())
+        rows = pa.concat_tables([table for _, table in small])
         # The number of a task that made no part of its own: no other part can have it.
         own = replace(options, first_ordinal=options.first_ordinal + small[0][0] * ORDINALS_PER_TASK)
-        staged += _written(batches, schema, staging, own)
+        ordered = order_rows(rows, options.cluster_by) if options.cluster_by else rows
+        staged += _written(ordered, schema, staging, own)
     return sorted(staged, key=lambda part: part.ordinal)
+
+
+def _fit_one_part(reports: list[tuple[TaskReport, bytes | None]], options: WriteOptions) -> bool:
+    """Whether there are rows, and no more than the driver puts in order."""
+    most = options.tuning.canonical_bytes
+    if not options.single_part:
+        most = min(most, options.target_part_bytes)
+    return bool(reports) and sum(report.size for report, _ in reports) <= most
 
 
 def _rows(report: TaskReport, at_home: bytes | None, staging: Staging) -> pa.Table | None:
@@ -245,12 +242,10 @@ def _rows(report: TaskReport, at_home: bytes | None, staging: Staging) -> pa.Tab
     return None if at_home is None else rows_from(at_home)
 
 
-def _written(
-    batches: Iterable[pa.RecordBatch], schema: StructType, staging: Staging, options: WriteOptions
-) -> list[Part]:
+def _written(rows: pa.Table, schema: StructType, staging: Staging, options: WriteOptions) -> list[Part]:
     writer = PartWriter(schema, staging.directory(), options)
     try:
-        for batch in batches:
+        for batch in rows.to_batches():
             writer.write(batch)
         return writer.close()
     except BaseException:
@@ -291,11 +286,11 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     if session.conf.get(_MAX_BYTES, None) is not None:
         return None
     batch_rows = int(session.conf.get(_MAX_ROWS) or 0)
-    sizes = [fixed_size(data_type) for data_type in schema_to_arrow(schema).types]
-    strings = [name for name, size in zip(rows.columns, sizes, strict=True) if size is None]
-    if batch_rows <= 0 or any(schema.fields[rows.columns.index(name)].type != "string" for name in strings):
+    sizes = dict(zip(rows.columns, map(fixed_size, schema_to_arrow(schema).types), strict=True))
+    strings = [name for name, field in zip(rows.columns, schema.fields, strict=True) if field.type == "string"]
+    if batch_rows <= 0 or any(size is None and name not in strings for name, size in sizes.items()):
         return None
-    room = BATCH_BYTES // batch_rows - sum(size for size in sizes if size is not None)
+    room = BATCH_BYTES // batch_rows - sum(size or 0 for size in sizes.values())
     # As text: each function of PySpark's is several calls to the JVM. The names are `_c0`, `_c1`, …
     wide = " + ".join(["0L", *(f"coalesce(CAST(octet_length({name}) AS BIGINT), 0L)" for name in strings)])
     kept = [f"CASE WHEN NOT _wide THEN {name} END AS {name}" if name in strings else name for name in rows.columns]

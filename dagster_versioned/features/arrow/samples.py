@@ -32,29 +32,21 @@ from dagster_versioned.engines.samples import (
     require_members,
     version_column,
 )
-from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, register, stored
+from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, register, select_rows, stored
 from dagster_versioned.features.content_versions import positional
 
 _STATUS = "metaxy_status"
 _JOINED = f" || '{SEPARATOR}' || "
 
 
-def resolve(
-    plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Table | None, pin: object = None
-) -> SampleChanges:
-    """Compare what the upstreams, by name, say with the samples that are stored; ``None``: there are none.
-
-    There is nothing to ``pin``: tables are in memory.
-
-    Raises `InvalidInput` for ids that do not identify, that have several types, and columns that are missing or come
-    twice.
-    """
+def resolve(plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Table | None) -> SampleChanges:
+    """See `SampleRows.resolve`."""
     frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
     return _compared(plan, frames, current, _expected(plan, frames))
 
 
-def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None, pin: object = None) -> SampleChanges:
-    """As `resolve`, for a feature without upstreams, whose samples bring their provenance by field."""
+def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None) -> SampleChanges:
+    """See `SampleRows.resolve_samples`."""
     require_columns("The frame of samples", samples.column_names, (*plan.ids, PROVENANCE_BY_FIELD))
     require_ids("the frame", plan.ids, samples)
     fields = [member_of(samples, PROVENANCE_BY_FIELD, member).fill_null("") for member in plan.members]
@@ -80,7 +72,7 @@ def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: pa.Table) -> p
     require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
-        table = table.select([*kept, *(version_column(member, upstream.name) for member in upstream.fields)])
+        table = table.select([*kept, *upstream.version_columns])
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
@@ -98,49 +90,42 @@ def matching(table: pa.Table, condition: str) -> NDArray[np.bool_]:
 
 def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
     data = {
-        each.name: [name for name in frames[each.name].column_names if name not in _version_columns(each)]
+        each.name: [name for name in frames[each.name].column_names if name not in each.version_columns]
         for each in plan.upstreams
     }
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): _types(frame) for name, frame in frames.items()})
-    on = ", ".join(map(quoted, plan.on))
-    # Those that every sample has come first: an optional one never decides which samples there are beside them.
-    order = sorted(plan.upstreams, key=lambda each: each.optional)
-    kind = "FULL" if all(each.optional for each in order) else "LEFT"
-    with database() as connection:
-        for position, each in enumerate(order):
-            register(connection, f"t{position}", frames[each.name])
-        joined = "t0"
-        for position, each in enumerate(order[1:], 1):
-            joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
-        columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
-        texts = {each.member: _text(each) for each in plan.fields}
-        named = [f"{texts[member]} AS f{position}" for position, member in enumerate(plan.members)]
-        rows = arrow_rows(connection.execute(f"SELECT {', '.join([*map(quoted, columns), *named])} FROM {joined}"))
+    columns = dict.fromkeys([*plan.on, *(name for each, _ in plan.joins for name in data[each.name])])
+    texts = {each.member: _text(each) for each in plan.fields}
+    named = [f"{texts[member]} AS f{position}" for position, member in enumerate(plan.members)]
+    given = {f"t{position}": frames[each.name] for position, (each, _) in enumerate(plan.joins)}
+    rows = select_rows(f"SELECT {', '.join([*map(quoted, columns), *named])} FROM {joined(plan)}", **given)
     fields = [hashed(plan.hash, rows.column(len(columns) + position)) for position in range(len(plan.members))]
     return _versioned(plan, rows.select(list(range(len(columns)))), fields)
+
+
+def joined(plan: SamplePlan) -> str:
+    """The upstreams joined, in SQL: ``t0``, …, in the order of `SamplePlan.joins`."""
+    on = ", ".join(map(quoted, plan.on))
+    others = enumerate(plan.joins[1:], 1)
+    return "".join(["t0", *(f" {kind.upper()} JOIN t{position} USING ({on})" for position, (_, kind) in others)])
 
 
 def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: pa.Table) -> pa.Table:
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     on, order = (", ".join(map(quoted, names)) for names in (upstream.on, upstream.ids))
-    names = [version_column(member, upstream.name) for member in upstream.fields]
+    names = upstream.version_columns
     # Of nulls alone this would be a null, where Spark has an empty text.
-    texts = ", ".join(
+    texts = (
         f"coalesce(string_agg({quoted(name)}, '{SEPARATOR}' ORDER BY {order}), '') AS {quoted(name)}" for name in names
     )
-    with database() as connection:
-        register(connection, "given", table)
-        groups = arrow_rows(connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}"))
-        for name in names:
-            position = groups.column_names.index(name)
-            groups = groups.set_column(position, name, hashed(plan.hash, groups.column(name)))
-        register(connection, "groups", groups)
-        rest = ", ".join(quoted(name) for name in table.column_names if name not in names)
-        joined = (
-            f"SELECT {', '.join([rest, *map(quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
-        )
-        return arrow_rows(connection.execute(joined))
+    groups = select_rows(f"SELECT {', '.join([on, *texts])} FROM given GROUP BY {on}", given=table)
+    for name in names:
+        position = groups.column_names.index(name)
+        groups = groups.set_column(position, name, hashed(plan.hash, groups.column(name)))
+    rest = ", ".join(quoted(name) for name in table.column_names if name not in names)
+    query = f"SELECT {', '.join([rest, *map(quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
+    return select_rows(query, given=table, groups=groups)
 
 
 def _text(field: FieldText) -> str:
@@ -166,10 +151,8 @@ def hashed(how: SampleHash, texts: Any) -> Any:
     if how.algorithm in DECIMAL:
         # For stores of others only; what we write is hashed by the database.
         return pa.chunked_array([pa.array((decimal_hash(how, text) for text in texts.to_pylist()), pa.string())])
-    with database() as connection:
-        register(connection, "given", pa.table({"x": texts}))
-        hashed = connection.execute(f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given")
-        return arrow_rows(hashed)["x"]
+    query = f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given"
+    return select_rows(query, given=pa.table({"x": texts}))["x"]
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
@@ -196,18 +179,16 @@ def _compared(
     held = ", ".join(
         [f"min({_STATUS}) AS {_STATUS}", *(f"any_value({quoted(name)}) AS {quoted(name)}" for name in names.values())]
     )
-    with database() as connection:
-        register(connection, "expected", expected)
-        register(connection, "stored", stored)
-        changed = arrow_rows(
-            connection.execute(
-                f"SELECT * FROM expected LEFT JOIN (SELECT {on}, {held} FROM stored GROUP BY {on}) USING ({on})"
-                f" WHERE {_STATUS} IS DISTINCT FROM {PROVENANCE}"
-            )
-        )
-        orphaned = arrow_rows(
-            connection.execute(f"SELECT {', '.join(map(quoted, ids))} FROM stored ANTI JOIN expected USING ({on})")
-        )
+    known = f"(SELECT {on}, {held} FROM stored GROUP BY {on})"
+    differs = f"{_STATUS} IS DISTINCT FROM {PROVENANCE}"
+    changed = select_rows(
+        f"SELECT * FROM expected LEFT JOIN {known} USING ({on}) WHERE {differs}", expected=expected, stored=stored
+    )
+    orphaned = select_rows(
+        f"SELECT {', '.join(map(quoted, ids))} FROM stored ANTI JOIN expected USING ({on})",
+        expected=expected,
+        stored=stored,
+    )
     is_new = pc.call_function("is_null", [changed[_STATUS]])
     stale = changed.filter(pc.call_function("invert", [is_new]))
     new = changed.filter(is_new).select(expected.column_names)
@@ -283,10 +264,6 @@ def member_of(frame: pa.Table, column: str, member: str) -> Any:
 def _position(frame: pa.Table, column: str, member: str) -> int:
     kind = cast("pa.DataType", _types(frame)[column])
     return kind.get_field_index(member) if pa.types.is_struct(kind) else -1
-
-
-def _version_columns(upstream: UpstreamSamples) -> set[str]:
-    return {version_column(member, upstream.name) for member in upstream.fields}
 
 
 def _types(table: pa.Table) -> dict[str, object]:

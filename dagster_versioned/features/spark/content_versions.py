@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
+from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import has_arrow_functions, require
@@ -29,14 +30,14 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
     """
     require((4, 1), "A content version as a column", "Use `with_content_versions`.")
     require_content("The frame", frame.columns, columns)
-    schema = stored_schema(frame.select(*map(_column, columns)).schema)
+    schema = stored_schema(frame.select(*map(quoted, columns)).schema)
 
     def versions(rows: Any) -> Any:
         batch = pa.RecordBatch.from_arrays(rows.flatten(), list(schema.names))
         return pa.concat_arrays([pa.array([], pa.string()), *map(row_shas, conform_all([batch], schema))])
 
     as_udf = cast("Any", sf.arrow_udf)  # whose stubs know no function of arrays
-    return as_udf(self_contained(versions), "string")(sf.struct(*map(_column, columns)))
+    return as_udf(self_contained(versions), "string")(sf.struct(*map(quoted, columns)))
 
 
 def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str]], name: str) -> "DataFrame":
@@ -47,7 +48,7 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
     for group in columns.values():
         require_content("The frame", frame.columns, group)
     places = [[frame.columns.index(name) for name in group] for group in columns.values()]
-    schemas = [stored_schema(frame.select(*map(_column, group)).schema) for group in columns.values()]
+    schemas = [stored_schema(frame.select(*map(quoted, group)).schema) for group in columns.values()]
     members = list(columns)
 
     # All columns go to Python and back: a function of some of them has pandas' types, which lose some values.
@@ -73,8 +74,8 @@ def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]
     kind: Any = frame.schema[DATA_VERSION_BY_FIELD].dataType
     known: list[str] = kind.fieldNames() if isinstance(kind, StructType) else []
     require_columns(f"The column {DATA_VERSION_BY_FIELD!r} of the frame", known, members)
-    versions = [_column(DATA_VERSION_BY_FIELD).getField(member).cast("string") for member in members]
-    narrow = frame.select(*map(_column, ids), *versions)
+    versions = [quoted(DATA_VERSION_BY_FIELD).getField(member).cast("string") for member in members]
+    narrow = frame.select(*map(quoted, ids), *versions)
     narrow = narrow.toDF(*(f"_c{i}" for i in range(len(narrow.columns))))
     schema = stored_schema(narrow.schema)
     arrow, first = schema_to_arrow(schema), len(ids)
@@ -90,7 +91,3 @@ def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]
     for row in found:
         sums[row["member"]].merge(*RowsDigest.parse(row["digest"]).lanes)
     return {member: total.finish().text for member, total in zip(members, sums, strict=True)}
-
-
-def _column(name: str) -> "Column":
-    return sf.col(f"`{name.replace('`', '``')}`")

@@ -10,10 +10,10 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.comparison import EXAMPLES
 from dagster_versioned.engines.conform import conform_all
+from dagster_versioned.engines.spark.assignment import quoted as column
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import java_errors
 from dagster_versioned.engines.spark.executors import run_by_executors
-from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.odf.event_sql import (
     EVENTS,

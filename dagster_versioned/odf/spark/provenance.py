@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.assignment import quoted as column
 from dagster_versioned.engines.spark.catalyst import PlanBuilder, attribute_id, children, frame_of, items, plan_of
-from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import UnsupportedFeature
 from dagster_versioned.odf.spark.query import input_of
 from dagster_versioned.odf.spark.transform import OFFSET, OPERATION, Transform, positional

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.assignment import quoted as column
 from dagster_versioned.engines.spark.catalyst import PlanBuilder, attribute_id, children, frame_of, items, plan_of
-from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.event_sql import EVENT_TIME, EVENTS, Operation, current
 from dagster_versioned.odf.spark.query import (
