@@ -21,7 +21,6 @@ from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.paths import compute
-from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
 from dagster_versioned.delta_tables.dml import (
@@ -33,7 +32,7 @@ from dagster_versioned.delta_tables.dml import (
     path_of,
     thinned_files,
 )
-from dagster_versioned.delta_tables.read import target_scan
+from dagster_versioned.delta_tables.read import kept_ids, target_scan
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import ResolvedExpression, is_true
@@ -153,14 +152,7 @@ class Write:
         """All rows of a data file with the ids and commit versions that they keep, where the table tracks rows."""
         if not self._tracked:
             return rows
-        schema = StructType([StructField(name, "long") for name in self._tracked])
-        stored = read_table(replace(self._scan(add), schema=schema, mapping="none"))
-        identity, version = stored.columns
-        if add.base_row_id is not None:
-            places: Any = pa.array(np.arange(rows.num_rows, dtype=np.int64) + add.base_row_id)
-            identity = compute.coalesce(identity, pa.chunked_array([places]))
-        if add.default_row_commit_version is not None:
-            version = compute.fill_null(version, add.default_row_commit_version)
+        identity, version = kept_ids(self._scan(add), self._tracked)
         return rows.append_column(self._tracked[0], identity).append_column(self._tracked[1], version)
 
     # --- writing

@@ -1,24 +1,30 @@
 """Rows of data files with where they lie: which file of a list, and at which position in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files.partition_values import decode
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.delta_tables.dml import Target
-from dagster_versioned.delta_tables.read import target_scan
+from dagster_versioned.delta_tables.read import kept_ids, target_scan
+from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.executors import runs_here
 from dagster_versioned.engines.spark.float_filters import kept_by_spark
+from dagster_versioned.engines.spark.numbered_tasks import in_tasks
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 PREFIX = "__versioned_"
 """Of the columns that are added to those of a table."""
+
+_BATCH_ROWS = 1 << 16
 
 FILE, ROW, ROW_ID, ROW_VERSION = (PREFIX + name for name in ("file", "row", "id", "version"))
 
@@ -53,10 +61,8 @@ def rows_with_locations(
         scan = by_name(scan) or scan
     if here and scan.mapping != "id" and not has_hidden(scan):
         return _native(session, scan, files, tracked)
-    from dagster_versioned.delta_tables.spark.row_locations_source import located_through_executors
-
-    bases = tuple((add.base_row_id, add.default_row_commit_version) for add in files)
-    return located_through_executors(session, scan, bases, tracked, row_locations_schema(scan.schema, tracked))
+    schema = row_locations_schema(scan.schema, tracked)
+    return in_tasks(session, len(scan.files), partial(located_rows, scan, tracked, tuple(schema.names)), schema)
 
 
 def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":
@@ -64,6 +70,27 @@ def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark
     added = [StructField(FILE, "integer"), StructField(ROW, "long")]
     added += [StructField(name, "long") for name in (ROW_ID, ROW_VERSION)[: len(tracked)]]
     return spark_schema(StructType((*schema.all_nullable().fields, *added)))
+
+
+# --- through our own `ObjectStore`, by executors that cannot reach the files with Spark's reader ----------------------
+
+
+def located_rows(scan: Scan, tracked: tuple[str, ...], names: Sequence[str], number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, with their places."""
+    file = scan.files[number]
+    whole = replace(scan, files=(replace(file, deletion_vector=None),))
+    rows = read_table(whole)
+    count = rows.num_rows
+    places: Any = pa.array(np.arange(count, dtype=np.int64))
+    columns: list[Any] = [*rows.columns, pa.repeat(cast("Any", pa.scalar(number, pa.int32())), count), places]
+    if tracked:
+        columns += kept_ids(whole, tracked)
+    table = pa.table(columns, list(names))
+    if file.deletion_vector is not None:
+        stays = np.ones(count, np.bool_)
+        stays[deleted_rows(scan.store, file.deletion_vector, count, file.key)] = False
+        table = table.filter(pa.array(stays))
+    yield from table.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
 
 # --- by Spark's own reader -------------------------------------------------------------------------------------------
