@@ -104,21 +104,22 @@ class WriteJob:
 
     def commit(self, adds: Sequence[Mapping[str, Any]], planned: str, abort: Callable[[], None]) -> None:
         """Commit files that tasks wrote for a table with these rules (`terms`), or ``abort``, also where the table has
-        these rows. Raises as `commands.write`.
+        these rows. Raises as `write_delta`.
         """
         from dagster_versioned.delta.schema.types import parse_schema
-        from dagster_versioned.delta_tables import commands
+        from dagster_versioned.delta_tables.commands.command import Provenance
+        from dagster_versioned.delta_tables.write import write_rows
 
         engine = _StagedRows(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
         try:
-            applied = commands.write(
+            applied = write_rows(
                 engine,  # pyright: ignore[reportArgumentType] - it has what a write calls, and no more
                 store,
                 None,
                 mode=self.mode,
                 partition_by=self.partition_by,
-                provenance=commands.Provenance.of(self.app_id, self.version, self.user_metadata),
+                provenance=Provenance.of(self.app_id, self.version, self.user_metadata),
             )
         except StorageError:
             raise  # It may have landed, so the files may be the table's.
@@ -162,7 +163,7 @@ def table_writer(
     options: Mapping[str, str], schema: "spark_types.StructType", *, overwrite: bool
 ) -> DataSourceArrowWriter:
     """The writer of one job. Raises `InvalidInput` and what opening the table raises."""
-    from dagster_versioned.delta_tables.commands import Provenance
+    from dagster_versioned.delta_tables.commands.command import Provenance
 
     job = WriteJob.of(options, schema, overwrite=overwrite)
     Provenance.of(job.app_id, job.version, job.user_metadata)  # refused before a task runs
