@@ -184,37 +184,38 @@ class Write:
 
     def _settle(self, file: FileChange, changes: bool) -> tuple[pa.Table | None, int]:
         """One file; returns updated rows that are to be written with those of others, and how many rows were copied."""
-        vectors = self.target.rules.deletion_vectors
-        updates = len(file.update) > 0
+        copies = not self.target.rules.deletion_vectors and not file.whole
         new: pa.Table | None = None
         rows: pa.Table | None = None
-        copies = not vectors and not file.whole
-        if updates or changes or copies:
+        if len(file.update) or changes or copies:
             rows = self.with_ids(file.add, self.read(file.add, compact=copies))
-        if changes and rows is not None and len(file.delete):
-            self._changes(_spelled(_take(rows, file.delete)), "delete")
-        if updates and rows is not None and file.renew is not None:
-            old = _spelled(_take(rows, file.update))
-            new = self._kept(old, file.renew(old))
-            if changes:
-                self._changes(old, "update_preimage")
-                self._changes(new, "update_postimage")
+            new = self._renewed(file, rows, changes)
         if file.whole:
             self.removes.append(file.add.removed(self._now))
-        elif vectors:
-            gone = np.ones(file.num_records, np.bool_)
-            gone[file.live] = False
-            gone[file.gone] = True
-            self._thinned[file.add.key] = ThinnedFile(file.add, np.flatnonzero(gone), file.num_records)
-        elif rows is not None:
-            stays = np.zeros(file.num_records, np.bool_)
-            stays[file.live] = True
-            stays[file.gone] = False
-            kept = _take(rows, np.flatnonzero(stays))
-            self._data(kept if new is None else _joined(kept, new))
-            self.removes.append(file.add.removed(self._now))
-            return None, kept.num_rows
-        return new, 0
+            return new, 0
+        stays = np.zeros(file.num_records, np.bool_)
+        stays[file.live] = True
+        stays[file.gone] = False
+        if not copies or rows is None:
+            self._thinned[file.add.key] = ThinnedFile(file.add, np.flatnonzero(~stays), file.num_records)
+            return new, 0
+        kept = _take(rows, np.flatnonzero(stays))
+        self._data(kept if new is None else _joined(kept, new))
+        self.removes.append(file.add.removed(self._now))
+        return None, kept.num_rows
+
+    def _renewed(self, file: FileChange, rows: pa.Table, changes: bool) -> pa.Table | None:
+        """What the updated rows of a file become, if there are any; ``changes``: the change feed is told of all."""
+        if changes and len(file.delete):
+            self._changes(_spelled(_take(rows, file.delete)), "delete")
+        if not len(file.update) or file.renew is None:
+            return None
+        old = _spelled(_take(rows, file.update))
+        new = self._kept(old, file.renew(old))
+        if changes:
+            self._changes(old, "update_preimage")
+            self._changes(new, "update_postimage")
+        return new
 
     def _kept(self, old: pa.Table, new: pa.Table) -> pa.Table:
         """Updated rows with the ids of what they were; their commit version is that of this commit."""

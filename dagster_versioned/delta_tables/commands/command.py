@@ -318,7 +318,8 @@ def _operation_metrics(changes: FileChanges, operation: str, elapsed: int) -> di
         "vectors": len(both),
         "elapsed": elapsed,
     }
-    counts = {**changes.metrics, **{name: figures[figure] for name, figure in _METRICS.get(operation, {}).items()}}
+    names = _METRICS.get(operation, {})
+    counts = {**changes.metrics, **{name: figures[figure] for name, figure in names.items()}}
     if operation == "WRITE" and gone:
         counts |= {"numRemovedFiles": len(gone), "numRemovedBytes": sum(gone)}
     if operation == "MERGE":

@@ -60,7 +60,7 @@ def rows_with_locations(
     if here and scan.mapping == "id":
         scan = by_name(scan) or scan
     if here and scan.mapping != "id" and not has_hidden(scan):
-        return _native(session, scan, files, tracked)
+        return _native(session, scan, tracked)
     schema = row_locations_schema(scan.schema, tracked)
     return in_tasks(session, len(scan.files), partial(located_rows, scan, tracked, tuple(schema.names)), schema)
 
@@ -96,7 +96,7 @@ def located_rows(scan: Scan, tracked: tuple[str, ...], names: Sequence[str], num
 # --- by Spark's own reader -------------------------------------------------------------------------------------------
 
 
-def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: tuple[str, ...]) -> "DataFrame":
+def _native(session: "SparkSession", scan: Scan, tracked: tuple[str, ...]) -> "DataFrame":
     from pyspark.sql import functions as sf
 
     partitioned = [name for name in scan.schema.names if name in scan.files[0].partition_values]
@@ -109,20 +109,7 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
     frame = parquet_reader(session, file_schema(asked, scan.mapping)).parquet(*escaped)
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
-    values: dict[str, Any] = {
-        "_path": pa.array([spelled[path] for path in paths], pa.string()),
-        "_of": pa.array(range(len(paths)), pa.int32()),
-        "_base": pa.array([add.base_row_id for add in files], pa.int64()),
-        "_default": pa.array([add.default_row_commit_version for add in files], pa.int64()),
-    }
-    types = [StructField("_path", "string"), StructField("_of", "integer")]
-    types += [StructField(name, "long") for name in ("_base", "_default")]
-    for i, name in enumerate(partitioned):
-        data_type = cast("str", scan.schema.field(name).type)  # partition columns are never nested
-        texts = [file.partition_values[name] for file in scan.files]
-        values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
-        types.append(StructField(f"_p{i}", data_type))
-    by_file = from_arrow(session, pa.table(values), spark_schema(StructType(types)))
+    by_file = _by_file(session, scan, [spelled[path] for path in paths], partitioned)
     about = metadata_column(frame)
     path = sf.regexp_replace(about.getField("file_path"), "^file:/+", "/")
     names = [f"_c{i}" for i in range(len(asked.fields))]
@@ -146,6 +133,24 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
         columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
     return rows.select(*columns).toDF(*row_locations_schema(scan.schema, tracked).names)
+
+
+def _by_file(session: "SparkSession", scan: Scan, uris: Sequence[str], partitioned: Sequence[str]) -> "DataFrame":
+    """What is the same for all rows of a file: its place among the files, what its rows keep, its partition values."""
+    values: dict[str, Any] = {
+        "_path": pa.array(uris, pa.string()),
+        "_of": pa.array(range(len(uris)), pa.int32()),
+        "_base": pa.array([file.base_row_id for file in scan.files], pa.int64()),
+        "_default": pa.array([file.default_row_commit_version for file in scan.files], pa.int64()),
+    }
+    types = [StructField("_path", "string"), StructField("_of", "integer")]
+    types += [StructField(name, "long") for name in ("_base", "_default")]
+    for i, name in enumerate(partitioned):
+        data_type = cast("str", scan.schema.field(name).type)  # partition columns are never nested
+        texts = [file.partition_values[name] for file in scan.files]
+        values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
+        types.append(StructField(f"_p{i}", data_type))
+    return from_arrow(session, pa.table(values), spark_schema(StructType(types)))
 
 
 def _bare(uri: str) -> str:
