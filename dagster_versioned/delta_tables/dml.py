@@ -268,12 +268,7 @@ def _then(target: Target, source: StructType, clause: Clause) -> MergeClause:
     if clause.then == "delete" and not new:
         return MergeClause(type(clause), clause.condition, None)
     if clause.then == "all" and not isinstance(clause, WhenNotMatchedBySource):
-        known = {name.casefold(): name.replace("`", "``") for name in source.names}
-        assigned: dict[Path, str] = {
-            (name,): f"{SOURCE}.`{known[name.casefold()]}`"
-            for name in target.snapshot.schema.names
-            if name.casefold() in known and (new or name not in target.rules.identity)
-        }
+        assigned = _all_columns(target, source, new=new)
     elif isinstance(clause.then, Mapping):
         assigned = assigned_paths(target, clause.then, new=new)
     else:  # users are not checked
@@ -281,6 +276,16 @@ def _then(target: Target, source: StructType, clause: Clause) -> MergeClause:
     if new:
         refuse_identity(target, {path[0] for path in assigned})
     return MergeClause(type(clause), clause.condition, assigned)
+
+
+def _all_columns(target: Target, source: StructType, *, new: bool) -> dict[Path, str]:
+    """What has every column take the source's value, if the source has one."""
+    known = {name.casefold(): name.replace("`", "``") for name in source.names}
+    return {
+        (name,): f"{SOURCE}.`{known[name.casefold()]}`"
+        for name in target.snapshot.schema.names
+        if name.casefold() in known and (new or name not in target.rules.identity)
+    }
 
 
 def refuse_twice_met(met: Positions, on: str) -> None:

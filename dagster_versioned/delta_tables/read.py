@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import candidates
 from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, physical_name
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta.table import Table
@@ -118,6 +120,20 @@ def target_scan(target: Target, files: Sequence[Add]) -> Scan:
     named = {name: physical_name(schema.field(name), mapping) for name in target.snapshot.partition_columns}
     scanned = tuple(scan_file(add, _partition_values(add, named)) for add in files)
     return Scan(target.store, schema, scanned, None, mapping)
+
+
+def kept_ids(scan: Scan, tracked: Sequence[str]) -> tuple[Any, Any]:
+    """The ids and commit versions that the rows of a scan's one file keep, of deleted rows too; ``tracked`` are the
+    columns that hold those of rows that have moved."""
+    (file,) = scan.files
+    schema = StructType([StructField(name, "long") for name in tracked])
+    ids, versions = read_table(replace(scan, schema=schema, mapping="none")).columns
+    if file.base_row_id is not None:
+        places: Any = pa.array(np.arange(len(ids), dtype=np.int64) + file.base_row_id)
+        ids = compute.coalesce(ids, pa.chunked_array([places]))
+    if file.default_row_commit_version is not None:
+        versions = compute.fill_null(versions, file.default_row_commit_version)
+    return ids, versions
 
 
 def scan_file(add: Add, partition_values: PartitionValues) -> ScanFile:

@@ -1,27 +1,60 @@
-"""Writing any Delta table, by the engine of the frame or, where there is none, of the session.
+"""Writing any Delta table, by the engine of the frame or, where there is none, of the session; a call is one commit.
 
 A Spark frame, or a ``session`` of Spark, has the session's executors read and write the files: they reach the table
 themselves; on S3 with credentials of their own, or ``profile``. All else is done here, over Arrow.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
-from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.commands import Applied, Mode, Provenance, SchemaMode
-from dagster_versioned.delta_tables.dml import Assignments, Clause, RowEngine
+from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.stored_expressions import check_default, require_admitted
+from dagster_versioned.delta.commit.transaction import Transaction, commit
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.types import DataType, StructType, schema_from_arrow
+from dagster_versioned.delta_tables.commands.command import UNNAMED, Applied, Command, Provenance, compact_json
+from dagster_versioned.delta_tables.commands.compaction import optimize
+from dagster_versioned.delta_tables.commands.plan import (
+    Plan,
+    SchemaMode,
+    evolved,
+    existing,
+    exists_already,
+    new_table,
+    newest,
+    require_writable,
+)
+from dagster_versioned.delta_tables.dml import (
+    Assignments,
+    Clause,
+    Delete,
+    FileChanges,
+    Merge,
+    RowEngine,
+    Target,
+    Update,
+    WhenMatched,
+    WhenNotMatched,
+    WhenNotMatchedBySource,
+)
 from dagster_versioned.engines.dispatch import is_spark_frame
-from dagster_versioned.storage import open_store
+from dagster_versioned.engines.sql import Names, evaluate, table_of
+from dagster_versioned.errors import InvalidInput, LogCorrupt
+from dagster_versioned.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Mode = Literal["append", "overwrite", "error", "ignore"]
+
 
 def create_delta(
-    uri: str,
+    uri: str | ObjectStore,
     schema: pa.Schema | StructType,
     *,
     partition_by: Sequence[str] = (),
@@ -38,20 +71,37 @@ def create_delta(
     Raises `InvalidInput` where there is a table already, and for a constraint that Arrow cannot judge rows by.
     """
     columns = schema if isinstance(schema, StructType) else schema_from_arrow(schema)
-    return commands.create(
-        _engine(None),
-        open_store(uri, profile=profile),
-        columns,
-        partition_by=partition_by,
-        cluster_by=cluster_by,
-        properties=properties,
-        name=name,
-        description=description,
-    )
+    store = _store(uri, profile)
+    if newest(store) is not None:
+        raise exists_already(store)
+    plan = new_table(columns, partition_by, cluster_by, properties or {}, name, description)
+    try:
+        require_writable(plan.left)
+        target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), "")
+    except LogCorrupt as error:
+        raise InvalidInput(f"{error} Nothing was written.") from error
+    for constraint, sql in target.rules.checks.items():
+        _engine(None).violations(target, require_admitted(f"the constraint {constraint!r}", sql))
+    for column, sql in target.rules.defaults.items():
+        _check_default(column, sql, plan.left.schema.field(column).type)
+    actions = [plan.left.protocol, plan.left.metadata, *plan.also]
+    parameters = {"partitionBy": compact_json(list(partition_by)), "properties": compact_json(dict(properties or {}))}
+    made = Transaction(None, actions, "CREATE TABLE", NOTHING, parameters)
+    return Applied(commit(store, None, lambda _: made)[0].version)
+
+
+def _check_default(column: str, sql: str, data_type: DataType) -> None:
+    """Make a default once, as a write over Arrow does. Raises `InvalidInput`."""
+    check_default(column, sql, data_type)
+    try:
+        expression = Names({}).resolve(sql)
+    except InvalidInput:  # an expression that Spark alone evaluates
+        return
+    evaluate(table_of({}, 1), {column: (expression, data_type)})
 
 
 def write_delta(
-    uri: str,
+    uri: str | ObjectStore,
     data: Any,
     mode: Mode = "append",
     *,
@@ -81,9 +131,9 @@ def write_delta(
     Raises `InvalidInput` (a row that breaks a rule of the table), `UnsupportedType`, `UnsupportedFeature`,
     `CommitConflict`; nothing is left behind then.
     """
-    return commands.write(
+    return write_rows(
         _engine_of(data),
-        open_store(uri, profile=profile),
+        _store(uri, profile),
         data,
         mode=mode,
         partition_by=partition_by,
@@ -96,8 +146,69 @@ def write_delta(
     )
 
 
+def write_rows(
+    engine: RowEngine,
+    store: ObjectStore,
+    rows: Any,
+    *,
+    mode: Mode = "append",
+    partition_by: Sequence[str] | None = None,
+    cluster_by: Sequence[str] = (),
+    where: str | None = None,
+    dynamic: bool = False,
+    schema_mode: SchemaMode | None = None,
+    properties: Mapping[str, str] | None = None,
+    provenance: Provenance = UNNAMED,
+) -> Applied:
+    """As `write_delta`, by an engine."""
+    _require_one_choice(mode, where, dynamic)
+    read = newest(store)
+    if read is None:
+        created = new_table(engine.schema_of(rows), partition_by or (), cluster_by, properties or {})
+        name = {"error": "ErrorIfExists", "ignore": "Ignore"}.get(mode, mode.capitalize())
+        return Command(engine, store, created, provenance).append(rows, name)
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
+    if mode == "ignore":
+        return Applied(read.version)
+    if mode == "error":
+        raise exists_already(store)
+    replaces_all = mode == "overwrite" and where is None and not dynamic
+    if schema_mode == "overwrite" and not replaces_all:
+        raise InvalidInput("schema_mode='overwrite' needs every row to be overwritten. Nothing was written.")
+    _check_existing(read, None if schema_mode == "overwrite" else partition_by, properties)
+    command = Command(engine, store, evolved(read, engine.schema_of(rows), schema_mode, partition_by), provenance)
+    if mode == "append":
+        return command.append(rows)
+    return _overwrite(command, rows, where, dynamic)
+
+
+def _require_one_choice(mode: Mode, where: str | None, dynamic: bool) -> None:
+    if mode != "overwrite" and (where is not None or dynamic):
+        raise InvalidInput("where and dynamic choose what is overwritten; pass mode='overwrite'. Nothing was written.")
+    if where is not None and dynamic:
+        raise InvalidInput("where and dynamic choose differently what is overwritten. Nothing was written. Pass one.")
+
+
+def _overwrite(command: Command, rows: Any, where: str | None, dynamic: bool) -> Applied:
+    command.refuse_append_only()
+    if dynamic and command.plan.left.partition_columns:
+        return command.overwrite_partitions(rows)
+    return command.overwrite(rows) if where is None else command.overwrite_where(rows, where)
+
+
+def _check_existing(read: Snapshot, partition_by: Sequence[str] | None, properties: Mapping[str, str] | None) -> None:
+    if properties:
+        raise InvalidInput("The table exists already: properties are set on it by itself. Nothing was written.")
+    if partition_by is not None and tuple(partition_by) != read.partition_columns:
+        raise InvalidInput(
+            f"The table is partitioned by {list(read.partition_columns)}, not by {list(partition_by)}. Nothing was"
+            " written."
+        )
+
+
 def delete_from(
-    uri: str,
+    uri: str | ObjectStore,
     where: str | None = None,
     *,
     session: "SparkSession | None" = None,
@@ -111,11 +222,12 @@ def delete_from(
     Raises as `write_delta`, and `TableNotFound`.
     """
     provenance = Provenance.of(app_id, version, user_metadata)
-    return commands.delete(_engine(session), open_store(uri, profile=profile), where, provenance=provenance)
+    parameters = {"predicate": "[]" if where is None else compact_json([where])}
+    return _change(_engine(session), _store(uri, profile), provenance, Delete(where), "DELETE", parameters)
 
 
 def update_delta(
-    uri: str,
+    uri: str | ObjectStore,
     set: Assignments,  # noqa: A002 - as SQL calls it
     where: str | None = None,
     *,
@@ -127,11 +239,30 @@ def update_delta(
 ) -> Applied:
     """Give columns new values, SQL expressions over the old ones, where ``where`` is true. Raises as `delete_from`."""
     provenance = Provenance.of(app_id, version, user_metadata)
-    return commands.update(_engine(session), open_store(uri, profile=profile), set, where, provenance=provenance)
+    if not set:
+        raise InvalidInput("An update that assigns nothing changes nothing. Nothing was written.")
+    parameters = {} if where is None else {"predicate": compact_json([where])}
+    return _change(_engine(session), _store(uri, profile), provenance, Update(set, where), "UPDATE", parameters)
+
+
+def _change(
+    engine: RowEngine,
+    store: ObjectStore,
+    provenance: Provenance,
+    change: Delete | Update,
+    operation: str,
+    parameters: Mapping[str, str],
+) -> Applied:
+    read = existing(store)
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
+    command = Command(engine, store, Plan(read, read), provenance)
+    command.refuse_append_only()
+    return command.change(change, operation, parameters, change.where)
 
 
 def merge_delta(
-    uri: str,
+    uri: str | ObjectStore,
     source: Any,
     on: str,
     clauses: Sequence[Clause],
@@ -147,12 +278,48 @@ def merge_delta(
     ``schema_mode`` ``merge`` adds the source's columns to the table where a clause takes ``"all"``. Raises as
     `delete_from`, and `InvalidInput` where one row of the table would be changed by two rows of the source.
     """
-    store, provenance = open_store(uri, profile=profile), Provenance.of(app_id, version, user_metadata)
-    return commands.merge(_engine_of(source), store, source, on, clauses, schema_mode, provenance=provenance)
+    store, provenance, engine = _store(uri, profile), Provenance.of(app_id, version, user_metadata), _engine_of(source)
+    change = Merge(source, on, tuple(clauses))
+    _check_clauses(change)
+    read = existing(store)
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
+    plan = Plan(read, read)
+    if schema_mode == "merge" and any(clause.then == "all" for clause in clauses):
+        plan = evolved(read, engine.schema_of(source), "merge", None)
+    command = Command(engine, store, plan, provenance)
+    if len(change.of_kind(WhenNotMatched)) < len(clauses):
+        command.refuse_append_only()
+    by_source = change.of_kind(WhenNotMatchedBySource)
+    parameters = {
+        "predicate": compact_json([on]),
+        "matchedPredicates": compact_json([_described(clause) for clause in change.of_kind(WhenMatched)]),
+        "notMatchedPredicates": compact_json([_described(clause) for clause in change.of_kind(WhenNotMatched)]),
+        "notMatchedBySourcePredicates": compact_json([_described(clause) for clause in by_source]),
+    }
+    return command.change(change, "MERGE", parameters, None if by_source else on)
+
+
+def _check_clauses(change: Merge) -> None:
+    if not change.clauses:
+        raise InvalidInput("A merge without clauses changes nothing. Nothing was written.")
+    for kind in (WhenMatched, WhenNotMatched, WhenNotMatchedBySource):
+        clauses = change.of_kind(kind)
+        if any(clause.condition is None for clause in clauses[:-1]):
+            raise InvalidInput(
+                f"A {kind.__name__} without condition leaves nothing to the clauses after it. Nothing was written. Put"
+                " it last."
+            )
+
+
+def _described(clause: Clause) -> dict[str, str]:
+    insert = isinstance(clause, WhenNotMatched)
+    action = "delete" if clause.then == "delete" else "insert" if insert else "update"
+    return {"actionType": action, **({} if clause.condition is None else {"predicate": clause.condition})}
 
 
 def optimize_delta(
-    uri: str,
+    uri: str | ObjectStore,
     where: str | None = None,
     *,
     order_by: Sequence[str] = (),
@@ -163,14 +330,31 @@ def optimize_delta(
 
     Files are sorted by ``order_by``, else by the columns that the table is clustered by. Raises as `delete_from`.
     """
-    return commands.optimize(_engine(session), open_store(uri, profile=profile), where, order_by)
+    return optimize(_engine(session), _store(uri, profile), where, order_by)
 
 
 def add_constraint(
-    uri: str, name: str, check: str, *, session: "SparkSession | None" = None, profile: str | None = None
+    uri: str | ObjectStore, name: str, check: str, *, session: "SparkSession | None" = None, profile: str | None = None
 ) -> Applied:
     """Have every row satisfy a SQL condition from now on. Raises `InvalidInput` where one does not already."""
-    return commands.add_constraint(_engine(session), open_store(uri, profile=profile), name, check)
+    engine, store = _engine(session), _store(uri, profile)
+    require_admitted(f"the constraint {name!r}", check)
+    read = existing(store)
+    key = f"delta.constraints.{name.lower()}"
+    if key in read.metadata.configuration:
+        raise InvalidInput(f"The table has a constraint {name!r} already. Nothing was written. Drop it first.")
+    command = Command(engine, store, Plan(read, read))
+    if count := engine.violations(command.target, check):
+        raise InvalidInput(f"{count} rows of the table do not satisfy {check}. Nothing was written.")
+    configuration = {**read.metadata.configuration, key: check}
+    metadata = replace(read.metadata, configuration=configuration)
+    protocol = protocol_with(read.protocol, configuration, read.schema)
+    command.plan = Plan(read, replace(read, metadata=metadata, protocol=protocol))
+    return command.commit(FileChanges(), "ADD CONSTRAINT", {"name": name, "expr": check}, WHOLE_TABLE)
+
+
+def _store(uri: str | ObjectStore, profile: str | None) -> ObjectStore:
+    return open_store(uri, profile=profile) if isinstance(uri, str) else uri
 
 
 def _engine_of(frame: Any) -> RowEngine:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import obstore
@@ -35,9 +35,8 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.backoff import REQUEST, Backoff
-from dagster_versioned.storage.conditions import HTTP, ConditionCheck, Conditions
-from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
-from dagster_versioned.storage.listing import in_byte_order
+from dagster_versioned.storage.bucket import HTTP, BucketStore, ConditionCheck, Conditions, quoted_etag
+from dagster_versioned.storage.keys import check_folder, check_key, is_key
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 _WRITE_ID = "write_id"  # Azure's names of metadata are identifiers
 _DELETERS = 16
-_DELETE_RETRIES = 5.0  # seconds; a delete that lands late may take what was put again since
 _NO_BUCKET = re.compile("ContainerNotFound|NoSuchBucket|specified bucket does not exist|AccountNotFound")
 _STATUS = re.compile(r"\b(?:status code|status): (\d{3})\b")
 _ADDRESS = re.compile(r"https?://\S+")
@@ -81,7 +79,7 @@ class _Bucket:
     uri: str
 
 
-class CloudStore:
+class CloudStore(BucketStore):
     """Objects below a prefix of a bucket (Google Cloud Storage) or of a container (Azure).
 
     Conditional writes are the cloud's own: ``If-None-Match`` and ``If-Match`` on Azure, generations on Google Cloud
@@ -98,35 +96,11 @@ class CloudStore:
             raise InvalidInput(f"CloudStore cannot open {location.uri}: it is in neither cloud. Use open_store.")
         uri = location.model_copy(update={"prefix": ""}).bare_uri
         self._bucket = _Bucket(location.type, location.root, location.account, location.endpoint_url, uri)
-        self._prefix = location.prefix
         self._options = options or CloudOptions()
+        # Azure promises an alphabet, not which one; other servers are not taken at their word.
+        is_ordered = location.type == "gcs" and not location.endpoint_url
+        super().__init__(uri, location.prefix, self._options.attempts, is_ordered=is_ordered)
         self._connection = _Connection(self._bucket, self._options)
-
-    def __repr__(self) -> str:
-        return f"CloudStore({self.uri!r})"
-
-    @property
-    def uri(self) -> str:
-        return f"{self._bucket.uri}/{self._prefix}".rstrip("/")
-
-    def subfolder(self, path: str) -> Self:
-        deeper = object.__new__(type(self))
-        deeper.__dict__.update(self.__dict__)
-        deeper._prefix = f"{self._prefix}{check_key(path)}/"
-        return deeper
-
-    def url(self, key: str) -> str:
-        return f"{self._bucket.uri}/{self._full(key)}"
-
-    def local_path(self, key: str) -> None:
-        check_key(key)
-
-    def get(self, key: str) -> bytes:
-        return self.get_with_info(key)[0]
-
-    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        data, meta, _ = self._fetch(key)
-        return data, _info(key, meta)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         if length == 0:  # HTTP has no empty range
@@ -147,14 +121,6 @@ class CloudStore:
         full = self._full(key)
         with self._translated("head", key):
             return _info(key, obstore.head(self._patient, full))
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        check_prefix(prefix)
-        check_start(start_after)
-        # Azure promises an alphabet, not which one; other servers are not taken at their word.
-        listing = self._list(prefix, start_after)
-        in_order = self._bucket.type == "gcs" and not self._bucket.endpoint_url
-        return listing if in_order else in_byte_order(listing, prefix)
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         check_folder(prefix)
@@ -188,24 +154,6 @@ class CloudStore:
             answer = obstore.put(self._patient, full, counted(), chunk_size=part, max_concurrency=1)
             return _made(key, size, answer)
 
-    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
-        info = self._put_if("put_if_absent", key, data, None)
-        if info is None:
-            raise AlreadyExists(
-                f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
-                "read it to see who was first."
-            )
-        return info
-
-    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
-        info = self._put_if("put_if_match", key, data, etag)
-        if info is None:
-            raise PreconditionFailed(
-                f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
-                "as it is; read it again and decide anew."
-            )
-        return info
-
     def copy(self, source: str, target: str) -> ObjectInfo:
         origin, full = self._full(source), self._full(target)
         with self._translated("copy", source):
@@ -233,14 +181,11 @@ class CloudStore:
     def _once(self) -> "Client":
         return self._connection.clients[1]
 
-    def _full(self, key: str) -> str:
-        return self._prefix + check_key(key)
-
-    def _fetch(self, key: str) -> "tuple[bytes, ObjectMeta, dict[str, str]]":
+    def _fetch(self, key: str) -> tuple[bytes, ObjectInfo, str | None]:
         full = self._full(key)
         with self._translated("get", key):
             answer = obstore.get(self._patient, full)
-            return bytes(answer.bytes()), answer.meta, dict(answer.attributes)
+            return bytes(answer.bytes()), _info(key, answer.meta), dict(answer.attributes).get(_WRITE_ID)
 
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         # obstore lists folders; what a key begins with is looked for in its folder.
@@ -258,7 +203,6 @@ class CloudStore:
                         yield _info(key, meta)
 
     def _put_if(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
-        """Write if the object's ETag is ``etag`` (``None``: if there is no object), or return ``None``."""
         mode: PutMode | None = "create" if etag is None else self._mode(key, etag)
         if mode is None:
             return None
@@ -284,7 +228,7 @@ class CloudStore:
         """Ask until there is an answer, or until the object shows what became of a request without one."""
         write_id = uuid4().hex
         lost = False  # an earlier attempt may have landed, though its answer did not arrive
-        for attempt in range(self._options.attempts):
+        for attempt in range(self._attempts):
             try:
                 info = ask(write_id)
                 return self._landed(key, data, write_id)[0] if info is None and lost else info
@@ -293,7 +237,7 @@ class CloudStore:
                 landed, found = self._landed(key, data, write_id)
                 if landed is not None or found != etag:
                     return landed
-                if attempt == self._options.attempts - 1:
+                if attempt == self._attempts - 1:
                     raise
             _PAUSES[self._bucket.type].pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
@@ -309,21 +253,11 @@ class CloudStore:
                 meta = obstore.head(self._patient, full)
         except ObjectNotFound:
             return None
-        return {"e_tag": etag, "version": meta["version"]} if _etag(meta["e_tag"]) == etag else None
-
-    def _landed(self, key: str, data: bytes, write_id: str) -> tuple[ObjectInfo | None, str | None]:
-        """What the object is if this very write made it, and the ETag of whatever is there."""
-        try:
-            found, meta, attributes = self._fetch(key)
-        except ObjectNotFound:
-            return None, None
-        # A server that drops metadata leaves the bytes to tell.
-        ours = found == data and attributes.get(_WRITE_ID, write_id) == write_id
-        return (_info(key, meta) if ours else None), _etag(meta["e_tag"])
+        return {"e_tag": etag, "version": meta["version"]} if quoted_etag(meta["e_tag"]) == etag else None
 
     def _delete(self, key: str) -> None:
         full, began = self._full(key), time.monotonic()
-        for attempt in range(self._options.attempts):
+        for attempt in range(self._attempts):
             try:
                 with self._translated("delete", key):
                     obstore.delete(self._once, full)
@@ -331,7 +265,7 @@ class CloudStore:
             except ObjectNotFound:
                 return
             except StoreUnavailable:
-                if attempt == self._options.attempts - 1 or time.monotonic() - began > _DELETE_RETRIES:
+                if self._is_last_delete(attempt, began):
                     raise
             REQUEST.pause(attempt)
 
@@ -355,12 +289,9 @@ class CloudStore:
                 f"{where}: the {kind} {self._bucket.name!r} does not exist. Nothing was written; check the name, the "
                 "account and the endpoint."
             )
-        if isinstance(error, FileNotFoundError):
-            return ObjectNotFound(f"{where}: no such object. Nothing was read.")
-        if isinstance(error, AlreadyExistsError):
-            return AlreadyExists(f"{where}: there already is an object. It was left as it is.")
-        if isinstance(error, PreconditionError):
-            return PreconditionFailed(f"{where}: the object is another one by now. It was left as it is.")
+        for of_obstore, ours, text in _ANSWERS:
+            if isinstance(error, of_obstore):
+                return ours(f"{where}: {text}")
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or status in (401, 403):
             return AccessDenied(
                 f"{where}: the server refused ({status or type(error).__name__}). The object is as it was; check which "
@@ -389,6 +320,12 @@ class CloudStore:
             return bool(_NO_BUCKET.search(str(error)))
         return False
 
+
+_ANSWERS = (
+    (FileNotFoundError, ObjectNotFound, "no such object. Nothing was read."),
+    (AlreadyExistsError, AlreadyExists, "there already is an object. It was left as it is."),
+    (PreconditionError, PreconditionFailed, "the object is another one by now. It was left as it is."),
+)
 
 _PAUSES = {"azure": REQUEST, "gcs": Backoff(1.0, 16.0)}
 """Google takes one write a second of each object, and refuses the next ones for now (429)."""
@@ -476,14 +413,9 @@ def _google(bucket: _Bucket, client: "ClientConfig", retry: "RetryConfig") -> "C
 
 
 def _info(key: str, meta: "ObjectMeta") -> ObjectInfo:
-    return ObjectInfo(key, meta["size"], _etag(meta["e_tag"]), meta["last_modified"].astimezone(UTC))
+    return ObjectInfo(key, meta["size"], quoted_etag(meta["e_tag"]), meta["last_modified"].astimezone(UTC))
 
 
 def _made(key: str, size: int, answer: Any) -> ObjectInfo:
     # The answer to a put has no time.
-    return ObjectInfo(key, size, _etag(answer["e_tag"]), datetime.now(UTC))
-
-
-def _etag(text: str | None) -> str:
-    # Azure leaves the quotes out of listings.
-    return '"' + (text or "").strip('"') + '"'
+    return ObjectInfo(key, size, quoted_etag(answer["e_tag"]), datetime.now(UTC))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import boto3
@@ -40,7 +40,6 @@ from botocore.session import get_session
 
 from dagster_versioned.errors import (
     AccessDenied,
-    AlreadyExists,
     InvalidInput,
     InvalidName,
     ObjectNotFound,
@@ -49,10 +48,9 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.storage.backoff import REQUEST
-from dagster_versioned.storage.conditions import ConditionCheck
+from dagster_versioned.storage.bucket import BucketStore, ConditionCheck, quoted_etag
 from dagster_versioned.storage.credentials import CredentialsSource
-from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
-from dagster_versioned.storage.listing import in_byte_order
+from dagster_versioned.storage.keys import check_folder, check_key, is_key
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 if TYPE_CHECKING:  # executors have no pydantic
@@ -60,7 +58,7 @@ if TYPE_CHECKING:  # executors have no pydantic
 
 _WRITE_ID = "write-id"
 _DELETE_BATCH = 1000  # S3's limit
-_DELETE_RETRIES = 5.0  # seconds; a delete that lands late may take what was put again since
+_REFUSED_FOR_NOW = ("InternalError", "SlowDown", "ServiceUnavailable")
 _DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 
@@ -81,7 +79,7 @@ class S3Options:
     whole_copy_bytes: int = 5 * 1024**3
 
 
-class S3Store:
+class S3Store(BucketStore):
     """Objects below a bucket's prefix.
 
     Conditional writes are S3's own (``If-None-Match``, ``If-Match``); each carries a write id in the object's metadata,
@@ -100,55 +98,26 @@ class S3Store:
         if location.type != "s3":
             raise InvalidInput(f"S3Store cannot open {location.uri}: it is not an S3 location. Use open_store.")
         options = options or S3Options()
-        self._bucket, self._prefix, self._endpoint_url = location.root, location.prefix, location.endpoint_url
+        # AWS promises the order; other servers are not taken at their word.
+        super().__init__(
+            f"s3://{location.root}", location.prefix, options.attempts, is_ordered=not location.endpoint_url
+        )
+        self._bucket, self._endpoint_url = location.root, location.endpoint_url
         self._options = options
         self._connection = _Connection(location.region, location.endpoint_url, profile, options, credentials)
         once = replace(options, attempts=1)
         self._deletes = _Connection(location.region, location.endpoint_url, profile, once, credentials)
 
-    def __repr__(self) -> str:
-        return f"S3Store({self.uri!r})"
-
-    @property
-    def uri(self) -> str:
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
-
-    def subfolder(self, path: str) -> Self:
-        deeper = object.__new__(type(self))
-        deeper.__dict__.update(self.__dict__)
-        deeper._prefix = f"{self._prefix}{check_key(path)}/"
-        return deeper
-
-    def url(self, key: str) -> str:
-        return f"s3://{self._bucket}/{self._full(key)}"
-
-    def local_path(self, key: str) -> None:
-        check_key(key)
-
-    def get(self, key: str) -> bytes:
-        return self._fetch("get", key)[0]
-
-    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        data, answer = self._fetch("get", key)
-        return data, _info(key, len(data), answer)
-
     def get_range(self, key: str, start: int, length: int) -> bytes:
         if length == 0:  # HTTP has no empty range
             self.head(key)
             return b""
-        return self._fetch("get_range", key, Range=f"bytes={start}-{start + length - 1}")[0]
+        return self._read("get_range", key, Range=f"bytes={start}-{start + length - 1}")[0]
 
     def head(self, key: str) -> ObjectInfo:
         with self._translated("head", key):
             answer = self._client.head_object(**self._at(key))
             return _info(key, answer["ContentLength"], answer)
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        check_prefix(prefix)
-        check_start(start_after)
-        listing = self._list(prefix, start_after)
-        # AWS promises the order; other servers are not taken at their word.
-        return in_byte_order(listing, prefix) if self._endpoint_url else listing
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         check_folder(prefix)
@@ -193,26 +162,6 @@ class S3Store:
                     self._client.abort_multipart_upload(**upload)
                 raise
             return _info(key, size, answer)
-
-    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
-        info = self._put_if("put_if_absent", key, data, None)
-        if info is None:
-            raise AlreadyExists(
-                f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
-                "read it to see who was first."
-            )
-        again = partial(self._put_if, "put_if_absent", key, data, None)
-        return self._connection.conditions.kept(info, None, again, self.uri)
-
-    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
-        info = self._put_if("put_if_match", key, data, etag)
-        if info is None:
-            raise PreconditionFailed(
-                f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
-                "as it is; read it again and decide anew."
-            )
-        again = partial(self._put_if, "put_if_match", key, data, etag)
-        return self._connection.conditions.kept(info, etag, again, self.uri)
 
     def copy(self, source: str, target: str) -> ObjectInfo:
         at = self._at(target)
@@ -294,9 +243,6 @@ class S3Store:
     def _client(self) -> Any:
         return self._connection.client
 
-    def _full(self, key: str) -> str:
-        return self._prefix + check_key(key)
-
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._full(key)}
 
@@ -304,10 +250,14 @@ class S3Store:
         part = min(threshold, self._options.part_bytes)
         return TransferConfig(multipart_threshold=threshold, multipart_chunksize=part, max_concurrency=8)
 
-    def _fetch(self, operation: str, key: str, **arguments: str) -> tuple[bytes, dict[str, Any]]:
+    def _fetch(self, key: str) -> tuple[bytes, ObjectInfo, str | None]:
+        data, answer = self._read("get", key)
+        return data, _info(key, len(data), answer), answer["Metadata"].get(_WRITE_ID)
+
+    def _read(self, operation: str, key: str, **arguments: str) -> tuple[bytes, dict[str, Any]]:
         at = self._at(key)
         with self._translated(operation, key):
-            for attempt in range(self._options.attempts):
+            for attempt in range(self._attempts):
                 try:
                     answer = self._client.get_object(**at, **arguments)
                 except ClientError as error:
@@ -318,7 +268,7 @@ class S3Store:
                     return answer["Body"].read(), answer
                 except (ResponseStreamingError, IncompleteReadError, ReadTimeoutError):
                     # botocore's own retries end where the body begins.
-                    if attempt == self._options.attempts - 1:
+                    if attempt == self._attempts - 1:
                         raise
                     REQUEST.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
@@ -343,20 +293,25 @@ class S3Store:
                     yield _info(key, found["Size"], found)
 
     def _put_if(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
-        """Write if the object's ETag is ``etag`` (``None``: if there is no object), or return ``None``."""
+        settle = partial(self._settled, operation, key, data, etag)
+        info = settle()
+        return None if info is None else self._connection.conditions.kept(info, etag, settle, self.uri)
+
+    def _settled(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
+        """Write on the condition until it is known what became of it."""
         at = self._at(key)
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         write_id = uuid4().hex
         lost = False  # an earlier attempt may have landed, though its answer did not arrive
         with self._translated(operation, key):
-            for attempt in range(self._options.attempts):
+            for attempt in range(self._attempts):
                 try:
                     answer = self._client.put_object(**at, **condition, Body=data, Metadata={_WRITE_ID: write_id})
                     return _info(key, len(data), answer)
                 except ClientError as error:
                     lost = lost or error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
                     status = _status(error)
-                    if status == 409 and attempt < self._options.attempts - 1:
+                    if status == 409 and attempt < self._attempts - 1:
                         REQUEST.pause(attempt)
                         continue
                     if status == 412 or (status == 404 and _code(error) != "NoSuchBucket"):
@@ -372,38 +327,23 @@ class S3Store:
                 raise failure
         raise AssertionError("unreachable: attempts is at least 1")
 
-    def _landed(self, key: str, data: bytes, write_id: str) -> tuple[ObjectInfo | None, str | None]:
-        """What the object is if this very write made it, and the ETag of whatever is there."""
-        try:
-            found, answer = self._fetch("get", key)
-        except ObjectNotFound:
-            return None, None
-        # A server that drops metadata leaves the bytes to tell.
-        ours = found == data and answer["Metadata"].get(_WRITE_ID, write_id) == write_id
-        return (_info(key, len(data), answer) if ours else None), _etag(answer)
-
     def _delete(self, keys: Sequence[str]) -> None:
         full = {self._full(key): key for key in keys}
         began = time.monotonic()
-        for attempt in range(self._options.attempts):
-            final = attempt == self._options.attempts - 1
+        for attempt in range(self._attempts):
             try:
                 with self._translated("delete", keys[0]):
-                    answer = self._deletes.client.delete_objects(
-                        Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
-                    )
+                    failed = self._left_by_delete(full)
             except StoreUnavailable:
-                if final or time.monotonic() - began > _DELETE_RETRIES:
+                if self._is_last_delete(attempt, began):
                     raise
                 REQUEST.pause(attempt)
                 continue
-            failed = {fault["Key"]: fault.get("Code", "") for fault in answer.get("Errors", ())}
-            failed = {key: code for key, code in failed.items() if code != "NoSuchKey"}
             if not failed:
                 return
-            final = final or time.monotonic() - began > _DELETE_RETRIES
+            final = self._is_last_delete(attempt, began)
             for key, code in failed.items():
-                if final or code not in ("InternalError", "SlowDown", "ServiceUnavailable"):
+                if final or code not in _REFUSED_FOR_NOW:
                     kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
                     raise kind(
                         f"delete {full[key]!r} in {self.uri}: {code}, as for {len(failed)} of {len(keys)} keys. They "
@@ -411,6 +351,14 @@ class S3Store:
                     )
             full = {key: full[key] for key in failed}
             REQUEST.pause(attempt)
+
+    def _left_by_delete(self, full: Iterable[str]) -> dict[str, str]:
+        """Delete by one request; the keys that are still there, and the server's code for each."""
+        answer = self._deletes.client.delete_objects(
+            Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+        )
+        codes = {fault["Key"]: fault.get("Code", "") for fault in answer.get("Errors", ())}
+        return {key: code for key, code in codes.items() if code != "NoSuchKey"}
 
     @contextmanager
     def _translated(self, operation: str, key: str) -> Generator[None]:
@@ -450,7 +398,7 @@ class S3Store:
             return PreconditionFailed(f"{answer}. The object is as it was; read it again and decide anew.")
         if status >= 500 or status in (409, 429) or code in ("RequestTimeout", "SlowDown"):
             return StoreUnavailable(
-                f"{answer} to each of {self._options.attempts} attempts. A write may or may not have landed; run again."
+                f"{answer} to each of {self._attempts} attempts. A write may or may not have landed; run again."
             )
         return StorageError(f"{answer}. The object is as it was; check the region, the endpoint and the bucket.")
 
@@ -587,12 +535,7 @@ def _info(key: str, size: int, answer: dict[str, Any]) -> ObjectInfo:
     if modified is None:  # the answer to a put has only the server's clock
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         modified = parsedate_to_datetime(date) if date else datetime.now(UTC)
-    return ObjectInfo(key, size, _etag(answer), modified.astimezone(UTC))
-
-
-def _etag(answer: dict[str, Any]) -> str:
-    # Some servers leave the quotes out of some answers.
-    return '"' + answer["ETag"].strip('"') + '"'
+    return ObjectInfo(key, size, quoted_etag(answer["ETag"]), modified.astimezone(UTC))
 
 
 def _early_start(start_after: str) -> str:

@@ -13,8 +13,6 @@ import pytest
 
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import create_delta, delete_from, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame, UnsupportedType
@@ -314,7 +312,7 @@ def test_what_is_too_old_in_the_log_goes_with_the_next_checkpoint(table, kept):
 def test_a_commit_stands_though_the_log_behind_it_cannot_be_cleaned_up(table):
     aged_log(table)
     store = FaultStore(LocalStore(table), lambda call: Fault.BEFORE if call.verb == "delete" else None)
-    assert commands.write(ArrowRowEngine(), store, pa.table({"id": [4]})).version == 4
+    assert write_delta(store, pa.table({"id": [4]})).version == 4
     Table(str(table)).checkpoint()
     assert load_snapshot(LocalStore(table)).num_files == 5
     assert not (table / "_delta_log" / "00000000000000000001.json").exists()

@@ -4,14 +4,12 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.delta_tables.write import delete_from, merge_delta, optimize_delta, update_delta, write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput, StoreUnavailable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
-from support.delta_writes import Meanwhile, files_of, rows_of
+from support.delta_writes import files_of, meanwhile, rows_of
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 ON = "source.id = target.id"
@@ -34,20 +32,20 @@ def append(uri, *ids, p="a"):
 
 
 PASSING = {
-    "append, append": (lambda uri: append(uri, 9), lambda e, s, uri: commands.write(e, s, pa.table({"id": [8]}))),
+    "append, append": (lambda uri: append(uri, 9), lambda s: write_delta(s, pa.table({"id": [8]}))),
     "delete in another partition": (
         lambda uri: lambda: delete_from(uri, "p = 'b'"),
-        lambda e, s, uri: commands.delete(e, s, "p = 'a' and id = 1"),
+        lambda s: delete_from(s, "p = 'a' and id = 1"),
     ),
     "append to another partition": (
         lambda uri: append(uri, 9, p="b"),
-        lambda e, s, uri: commands.update(e, s, {"id": "id + 100"}, "p = 'a'"),
+        lambda s: update_delta(s, {"id": "id + 100"}, "p = 'a'"),
     ),
     "overwrite of another partition": (
         lambda uri: append(uri, 9, p="b"),
-        lambda e, s, uri: commands.write(e, s, pa.table({"id": [8], "p": ["a"]}), mode="overwrite", where="p = 'a'"),
+        lambda s: write_delta(s, pa.table({"id": [8], "p": ["a"]}), mode="overwrite", where="p = 'a'"),
     ),
-    "append during compaction": (lambda uri: append(uri, 9), lambda e, s, uri: commands.optimize(e, s)),
+    "append during compaction": (lambda uri: append(uri, 9), lambda s: optimize_delta(s)),
 }
 
 
@@ -55,7 +53,7 @@ PASSING = {
 def test_what_does_not_disturb_is_passed_over(uri, table, case):
     append(uri, 5)()  # so that there is something to compact
     other, command = case
-    done = command(Meanwhile(other(uri)), LocalStore(table), uri)
+    done = command(meanwhile(table, other(uri)))
     assert done.version == 3
     store = LocalStore(table)
     assert files_of(table) >= {add.key for add in load_snapshot(store).adds()}
@@ -66,25 +64,23 @@ def test_what_does_not_disturb_is_passed_over(uri, table, case):
 DISTURBING = {
     "append to what was read": (
         lambda uri: append(uri, 9),
-        lambda e, s, uri: commands.delete(e, s, "p = 'a' and id < 100"),
+        lambda s: delete_from(s, "p = 'a' and id < 100"),
     ),
     "delete of what was read": (
         lambda uri: lambda: delete_from(uri, "id = 2"),
-        lambda e, s, uri: commands.update(e, s, {"id": "7"}, "id = 1"),
+        lambda s: update_delta(s, {"id": "7"}, "id = 1"),
     ),
     "two merges": (
         lambda uri: lambda: merge_delta(uri, pa.table({"id": [1, 9]}), ON, [WhenMatched("all"), WhenNotMatched("all")]),
-        lambda e, s, uri: commands.merge(
-            e, s, pa.table({"id": [1, 9]}), ON, [WhenMatched("all"), WhenNotMatched("all")]
-        ),
+        lambda s: merge_delta(s, pa.table({"id": [1, 9]}), ON, [WhenMatched("all"), WhenNotMatched("all")]),
     ),
     "delete during compaction": (
         lambda uri: lambda: delete_from(uri, "id = 2"),
-        lambda e, s, uri: commands.optimize(e, s, None, ["id"]),
+        lambda s: optimize_delta(s, order_by=["id"]),
     ),
     "another schema": (
         lambda uri: lambda: write_delta(uri, pa.table({"new": [1]}), schema_mode="merge"),
-        lambda e, s, uri: commands.write(e, s, pa.table({"id": [8]})),
+        lambda s: write_delta(s, pa.table({"id": [8]})),
     ),
 }
 
@@ -94,13 +90,13 @@ def test_what_disturbs_is_a_conflict_and_leaves_no_file(uri, table, case):
     other, command = case
     after = []
 
-    def meanwhile():
+    def disturbed():
         mine = files_of(table)
         other(uri)()
         after.append((mine, files_of(table)))
 
     with pytest.raises(CommitConflict, match="Nothing of it was committed"):
-        command(Meanwhile(meanwhile), LocalStore(table), uri)
+        command(meanwhile(table, disturbed))
     store = LocalStore(table)
     snapshot = load_snapshot(store)
     assert snapshot.version == 1
@@ -126,9 +122,7 @@ def test_a_write_that_the_store_fails_leaves_no_file(tmp_path, failing):
 
     store = FaultStore(LocalStore(place), decide)
     with pytest.raises(StoreUnavailable):
-        commands.merge(
-            ArrowRowEngine(), store, pa.table({"id": [1, 99]}), ON, [WhenMatched({"id": "1000"}), WhenNotMatched("all")]
-        )
+        merge_delta(store, pa.table({"id": [1, 99]}), ON, [WhenMatched({"id": "1000"}), WhenNotMatched("all")])
     assert any(failing in key for key in calls)
     assert files_of(place) == before
     assert load_snapshot(LocalStore(place)).version == 0
@@ -142,7 +136,7 @@ def test_a_commit_whose_fate_is_unknown_keeps_its_files(tmp_path):
         return Fault.LOST_ANSWER if call.verb == "put_if_absent" else None
 
     with pytest.raises(StoreUnavailable):
-        commands.write(ArrowRowEngine(), FaultStore(LocalStore(place), decide), pa.table({"id": [2]}))
+        write_delta(FaultStore(LocalStore(place), decide), pa.table({"id": [2]}))
     assert [row["id"] for row in rows_of(place)] == [1, 2]
 
 
@@ -153,7 +147,7 @@ def test_a_table_is_created_once(tmp_path):
         write_delta(str(place), pa.table({"id": [1]}))
 
     with pytest.raises(CommitConflict, match="created by someone else"):
-        commands.write(Meanwhile(other), LocalStore(place), pa.table({"id": [2]}))
+        write_delta(meanwhile(place, other), pa.table({"id": [2]}))
     assert [row["id"] for row in rows_of(place)] == [1]
     assert len(files_of(place)) == 1
 

@@ -6,12 +6,11 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import Txn
 from dagster_versioned.delta.commit.transaction import Transaction
-from dagster_versioned.delta_tables import commands
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.delta_tables.write import delete_from, merge_delta, update_delta, write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage import LocalStore
-from support.delta_writes import Meanwhile, files_of, rows_of
+from support.delta_writes import files_of, meanwhile, rows_of
 
 ROWS = pa.table({"id": [1, 2], "v": [10, 20]})
 COUNT_UP = [WhenMatched({"v": "target.v + 1"}), WhenNotMatched("all")]
@@ -73,17 +72,17 @@ def test_an_append_stays_a_blind_one(uri):
 
 
 def test_of_two_that_write_the_same_at_once_one_is_committed(uri):
-    engine = Meanwhile(lambda: write_delta(uri, ROWS, app_id="loader", version=3))
-    lost = commands.write(engine, LocalStore(uri), ROWS, provenance=commands.Provenance(Txn("loader", 3)))
+    store = meanwhile(uri, lambda: write_delta(uri, ROWS, app_id="loader", version=3))
+    lost = write_delta(store, ROWS, app_id="loader", version=3)
     assert (lost.version, lost.skipped) == (1, True)
     assert len(rows_of(uri)) == 4
     assert len(files_of(uri)) == 2
 
 
 def test_a_later_write_of_the_application_that_lost_the_race_is_a_conflict(uri):
-    engine = Meanwhile(lambda: write_delta(uri, ROWS, app_id="loader", version=3))
+    store = meanwhile(uri, lambda: write_delta(uri, ROWS, app_id="loader", version=3))
     with pytest.raises(CommitConflict, match="'loader' committed version 3"):
-        commands.write(engine, LocalStore(uri), ROWS, provenance=commands.Provenance(Txn("loader", 4)))
+        write_delta(store, ROWS, app_id="loader", version=4)
     assert len(files_of(uri)) == 2
 
 

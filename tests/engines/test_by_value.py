@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
-from dagster_versioned.delta_tables.spark import log_plan, planned_rows, row_locations_source
+from dagster_versioned.delta_tables.spark import log_plan, planned_rows, row_locations
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import part_rows, releases, worker
@@ -31,7 +31,7 @@ SHIPPED = [
     releases._streams,
     releases._batches,
     delta_task.DeltaTask,
-    row_locations_source.located_rows,
+    row_locations.located_rows,
     planned_rows._rows,
     log_plan._reader,
     content_versions.row_shas,

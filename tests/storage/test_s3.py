@@ -22,7 +22,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
-from dagster_versioned.storage import S3Credentials, S3Options, S3Store, open_store, s3
+from dagster_versioned.storage import S3Credentials, S3Options, S3Store, open_store
 from dagster_versioned.storage.object_store import UnfinishedWrite
 from support.faulty_proxy import (
     CUT,
@@ -244,7 +244,7 @@ class TestRetries:
     @pytest.fixture(autouse=True)
     def _in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A delete is in time to be begun again, however long its first attempts took."""
-        monkeypatch.setattr(s3, "_DELETE_RETRIES", 600.0)
+        monkeypatch.setattr("dagster_versioned.storage.bucket._DELETE_RETRIES", 600.0)
 
     @pytest.mark.parametrize(
         "fault",
@@ -296,7 +296,7 @@ class TestRetries:
         proxy.set(DROP_BEFORE)
         store.delete(["a"])
         assert proxy.seen == ["POST", "POST"]
-        monkeypatch.setattr(s3, "_DELETE_RETRIES", 0.0)
+        monkeypatch.setattr("dagster_versioned.storage.bucket._DELETE_RETRIES", 0.0)
         proxy.set(DROP_BEFORE, for_ever=True)
         with pytest.raises(StoreUnavailable, match="delete 'a'"):
             store.delete(["a"])

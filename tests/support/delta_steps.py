@@ -9,7 +9,7 @@ import pyarrow as pa
 from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables import dml
-from dagster_versioned.delta_tables.commands import Applied
+from dagster_versioned.delta_tables.commands.command import Applied
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import (
     create_delta,

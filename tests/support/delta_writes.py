@@ -1,5 +1,6 @@
 """What tests of writes to Delta tables ask of a table."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
@@ -12,9 +13,9 @@ from dagster_versioned.delta.log.commits import read_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.storage import LocalStore
+from support.hooked_store import HookedStore
 
 FEATURES = {
     "plain": {},
@@ -94,22 +95,6 @@ def schema(*fields) -> StructType:
     return StructType([StructField(*field) for field in fields])
 
 
-class Meanwhile(ArrowRowEngine):
-    """Lets somebody else commit between the reading of the table and the command's own commit."""
-
-    def __init__(self, other):
-        self._other = other
-
-    def write(self, *given, **named):
-        return self._then(super().write(*given, **named))
-
-    def change(self, *given, **named):
-        return self._then(super().change(*given, **named))
-
-    def rewrite(self, *given, **named):
-        return self._then(super().rewrite(*given, **named))
-
-    def _then(self, result):
-        other, self._other = self._other, lambda: None
-        other()
-        return result
+def meanwhile(table: Path | str, other: Callable[[], object]) -> HookedStore:
+    """The table's folder, where somebody else commits between what a command reads and its own commit."""
+    return HookedStore(LocalStore(table), "put_if_absent", ".json", other)

@@ -1,7 +1,7 @@
 """Making Arrow rows what a Delta table asks for: columns by name, values filled in, rules enforced."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -86,24 +86,24 @@ class RowRules:
         if assigned is None:
             refuse_identity(self._target, given)
         columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
-        for field in self.schema.fields:
-            if field.name in self._identity:
-                if field.name not in given:
-                    columns[field.name] = self._numbers(field, rows.num_rows)
-            elif field.name not in given and field.name not in self._generated:
-                columns[field.name] = self._default_values(field, rows.num_rows)
-        missing = [field for field in self.schema.fields if field.name in self._generated and field.name not in given]
-        if missing:
-            wanted = {field.name: (self._generated[field.name], field.type) for field in missing}
-            needed = sided(
-                table_of(columns, rows.num_rows), {name for value, _ in wanted.values() for name in value.of(TARGET)}
-            )
-            made = evaluate(needed, wanted)
-            columns |= {name: made[name] for name in wanted}
+        missing = [field for field in self.schema.fields if field.name not in given]
+        for field in missing:
+            if field.name not in self._generated:
+                columns[field.name] = self._filled(field, rows.num_rows)
+        columns |= self._made([field for field in missing if field.name in self._generated], columns, rows.num_rows)
         order = [*self.schema.names, *(name for name in columns if name not in self.schema.names)]
         complete = table_of({name: columns[name] for name in order}, rows.num_rows)
         self._enforce(complete, given if assigned is None else given & frozenset(assigned))
         return complete
+
+    def _made(self, generated: Sequence[StructField], columns: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """The values of generated columns."""
+        if not generated:
+            return {}
+        wanted = {field.name: (self._generated[field.name], field.type) for field in generated}
+        needed = {name for value, _ in wanted.values() for name in value.of(TARGET)}
+        made = evaluate(sided(table_of(columns, count), needed), wanted)
+        return {name: made[name] for name in wanted}
 
     def _enforce(self, rows: pa.Table, brought: frozenset[str]) -> None:
         count = f"{rows.num_rows} rows"
@@ -137,7 +137,10 @@ class RowRules:
         made: Any = pa.array(np.arange(count, dtype=np.int64) * values.step + values.start)
         return pa.chunked_array([made]).cast(type_to_arrow(field.type))
 
-    def _default_values(self, field: StructField, count: int) -> Any:
+    def _filled(self, field: StructField, count: int) -> Any:
+        """Numbers of an identity column, or the default of any other."""
+        if field.name in self._identity:
+            return self._numbers(field, count)
         default = self._defaults.get(field.name)
         if default is None:
             return nulls(count, field.type)

@@ -21,7 +21,6 @@ from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.paths import compute
-from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
 from dagster_versioned.delta_tables.dml import (
@@ -33,7 +32,7 @@ from dagster_versioned.delta_tables.dml import (
     path_of,
     thinned_files,
 )
-from dagster_versioned.delta_tables.read import target_scan
+from dagster_versioned.delta_tables.read import kept_ids, target_scan
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import ResolvedExpression, is_true
@@ -153,14 +152,7 @@ class Write:
         """All rows of a data file with the ids and commit versions that they keep, where the table tracks rows."""
         if not self._tracked:
             return rows
-        schema = StructType([StructField(name, "long") for name in self._tracked])
-        stored = read_table(replace(self._scan(add), schema=schema, mapping="none"))
-        identity, version = stored.columns
-        if add.base_row_id is not None:
-            places: Any = pa.array(np.arange(rows.num_rows, dtype=np.int64) + add.base_row_id)
-            identity = compute.coalesce(identity, pa.chunked_array([places]))
-        if add.default_row_commit_version is not None:
-            version = compute.fill_null(version, add.default_row_commit_version)
+        identity, version = kept_ids(self._scan(add), self._tracked)
         return rows.append_column(self._tracked[0], identity).append_column(self._tracked[1], version)
 
     # --- writing
@@ -192,37 +184,38 @@ class Write:
 
     def _settle(self, file: FileChange, changes: bool) -> tuple[pa.Table | None, int]:
         """One file; returns updated rows that are to be written with those of others, and how many rows were copied."""
-        vectors = self.target.rules.deletion_vectors
-        updates = len(file.update) > 0
+        copies = not self.target.rules.deletion_vectors and not file.whole
         new: pa.Table | None = None
         rows: pa.Table | None = None
-        copies = not vectors and not file.whole
-        if updates or changes or copies:
+        if len(file.update) or changes or copies:
             rows = self.with_ids(file.add, self.read(file.add, compact=copies))
-        if changes and rows is not None and len(file.delete):
-            self._changes(_spelled(_take(rows, file.delete)), "delete")
-        if updates and rows is not None and file.renew is not None:
-            old = _spelled(_take(rows, file.update))
-            new = self._kept(old, file.renew(old))
-            if changes:
-                self._changes(old, "update_preimage")
-                self._changes(new, "update_postimage")
+            new = self._renewed(file, rows, changes)
         if file.whole:
             self.removes.append(file.add.removed(self._now))
-        elif vectors:
-            gone = np.ones(file.num_records, np.bool_)
-            gone[file.live] = False
-            gone[file.gone] = True
-            self._thinned[file.add.key] = ThinnedFile(file.add, np.flatnonzero(gone), file.num_records)
-        elif rows is not None:
-            stays = np.zeros(file.num_records, np.bool_)
-            stays[file.live] = True
-            stays[file.gone] = False
-            kept = _take(rows, np.flatnonzero(stays))
-            self._data(kept if new is None else _joined(kept, new))
-            self.removes.append(file.add.removed(self._now))
-            return None, kept.num_rows
-        return new, 0
+            return new, 0
+        stays = np.zeros(file.num_records, np.bool_)
+        stays[file.live] = True
+        stays[file.gone] = False
+        if not copies or rows is None:
+            self._thinned[file.add.key] = ThinnedFile(file.add, np.flatnonzero(~stays), file.num_records)
+            return new, 0
+        kept = _take(rows, np.flatnonzero(stays))
+        self._data(kept if new is None else _joined(kept, new))
+        self.removes.append(file.add.removed(self._now))
+        return None, kept.num_rows
+
+    def _renewed(self, file: FileChange, rows: pa.Table, changes: bool) -> pa.Table | None:
+        """What the updated rows of a file become, if there are any; ``changes``: the change feed is told of all."""
+        if changes and len(file.delete):
+            self._changes(_spelled(_take(rows, file.delete)), "delete")
+        if not len(file.update) or file.renew is None:
+            return None
+        old = _spelled(_take(rows, file.update))
+        new = self._kept(old, file.renew(old))
+        if changes:
+            self._changes(old, "update_preimage")
+            self._changes(new, "update_postimage")
+        return new
 
     def _kept(self, old: pa.Table, new: pa.Table) -> pa.Table:
         """Updated rows with the ids of what they were; their commit version is that of this commit."""

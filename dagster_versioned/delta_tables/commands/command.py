@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, Remove
+from dagster_versioned.delta.actions import Action, Add, Remove, Txn
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads, isolation
 from dagster_versioned.delta.commit.conflicts import Intent as CommitIntent
@@ -28,7 +28,6 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
 from dagster_versioned.delta_tables.commands.plan import Plan, newest, require_writable
-from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, RowEngine, Target
 from dagster_versioned.errors import CommitConflict, InvalidInput, StorageError, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
@@ -48,6 +47,50 @@ class Applied:
     version: int
     metrics: Mapping[str, int] = field(default_factory=dict[str, int])
     skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """``txn``: the identifier under which a write is committed at most once; ``user_metadata``: a remark of one's own.
+
+    Protocol: *Transaction Identifiers*, *Commit Provenance Information*.
+    """
+
+    txn: Txn | None = None
+    user_metadata: str | None = None
+
+    @classmethod
+    def of(cls, app_id: str | None, version: int | None, user_metadata: str | None) -> Self:
+        """Raises `InvalidInput` where only one of ``app_id`` and ``version`` is given, or something is of no use."""
+        # Calls of users are not checked for their types.
+        if user_metadata is not None and not isinstance(user_metadata, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"user_metadata is {user_metadata!r:.50}; it is text. Nothing was written.")
+        if app_id is None and version is None:
+            return cls(None, user_metadata)
+        if not app_id or version is None:
+            raise InvalidInput(
+                f"app_id ({app_id!r:.100}) and version ({version!r}) go together: the application, and how far it is"
+                " with this write. Nothing was written. Pass both, or none."
+            )
+        if type(version) is not int or not 0 <= version < 2**63:
+            raise InvalidInput(
+                f"The version of {app_id!r:.100} is {version!r:.50}, which is no number of 0 or more. Nothing was"
+                " written."
+            )
+        return cls(Txn(app_id, version, now_ms()), user_metadata)
+
+    @property
+    def commit_info(self) -> dict[str, Any]:
+        """What of it is in the ``commitInfo``, by the reference's name."""
+        return {} if self.user_metadata is None else {"userMetadata": self.user_metadata}
+
+    def is_committed(self, read: Snapshot | None) -> bool:
+        """Whether the table has this write of the application already, or a later one."""
+        known = None if read is None or self.txn is None else read.txns.get(self.txn.app_id)
+        return known is not None and self.txn is not None and known.version >= self.txn.version
+
+
+UNNAMED = Provenance()
 
 
 class Command:
@@ -131,18 +174,8 @@ class Command:
         return self.commit(changes, operation, parameters, reads)
 
     def commit(self, changes: FileChanges, operation: str, parameters: Mapping[str, str], reads: Reads) -> Applied:
-        left, read = self.plan.left, self.plan.read
-        metadata = with_high_water_marks(left.metadata, changes.identity) if changes.identity else left.metadata
-        actions: list[Action] = [] if read is not None and read.protocol == left.protocol else [left.protocol]
-        if read is None or metadata != read.metadata:
-            actions.append(metadata)
-        actions += [
-            *([] if self.provenance.txn is None else [self.provenance.txn]),
-            *self.plan.also,
-            *changes.adds,
-            *changes.removes,
-            *changes.cdcs,
-        ]
+        read = self.plan.read
+        actions = self._actions(changes)
         if not actions and read is not None:
             return Applied(read.version, changes.metrics)
         elapsed = int((time.monotonic() - self._begun) * 1000)
@@ -172,6 +205,16 @@ class Command:
             raise
         _checkpoint(self.store, after)
         return Applied(after.version, metrics)
+
+    def _actions(self, changes: FileChanges) -> list[Action]:
+        left, read = self.plan.left, self.plan.read
+        metadata = with_high_water_marks(left.metadata, changes.identity) if changes.identity else left.metadata
+        actions: list[Action] = [] if read is not None and read.protocol == left.protocol else [left.protocol]
+        if read is None or metadata != read.metadata:
+            actions.append(metadata)
+        if self.provenance.txn is not None:
+            actions.append(self.provenance.txn)
+        return [*actions, *self.plan.also, *changes.adds, *changes.removes, *changes.cdcs]
 
     def _candidates(self, where: str | None, qualifier: str | None = None) -> tuple[tuple[Add, ...], Reads]:
         """The files that may hold rows that a predicate is true for, and what is read by looking for them."""
@@ -231,49 +274,55 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+_OF_FILES = {
+    "numAddedFiles": "new files",
+    "numRemovedFiles": "gone files",
+    "numAddedBytes": "new bytes",
+    "numRemovedBytes": "gone bytes",
+}
+_OF_ROWS = {
+    **_OF_FILES,
+    "numAddedChangeFiles": "change files",
+    "numDeletionVectorsUpdated": "vectors",
+    "executionTimeMs": "elapsed",
+}
+_METRICS = {
+    "WRITE": {"numFiles": "new files", "numOutputBytes": "new bytes"},
+    "MERGE": {
+        "numTargetFilesAdded": "new files",
+        "numTargetFilesRemoved": "gone files",
+        "numTargetBytesAdded": "new bytes",
+        "numTargetBytesRemoved": "gone bytes",
+        "numTargetChangeFilesAdded": "change files",
+        "numTargetDeletionVectorsUpdated": "vectors",
+        "executionTimeMs": "elapsed",
+    },
+    "DELETE": _OF_ROWS,
+    "UPDATE": _OF_ROWS,
+    "OPTIMIZE": _OF_FILES,
+}
+"""What the reference's ``operationMetrics`` of an operation have beside rows: figures of `_operation_metrics`."""
+
+
 def _operation_metrics(changes: FileChanges, operation: str, elapsed: int) -> dict[str, int]:
     """What a command did, named as in the reference's ``operationMetrics``; ``elapsed`` is in milliseconds."""
-    adds, removes = changes.adds, changes.removes
-    both = {add.key for add in adds} & {remove.key for remove in removes}
-    new = [add for add in adds if add.key not in both]
-    gone = [remove for remove in removes if remove.key not in both]
-    added, removed = sum(add.size for add in new), sum(remove.size or 0 for remove in gone)
-    counts = dict(changes.metrics)
-    match operation:
-        case "WRITE":
-            counts |= {"numFiles": len(new), "numOutputBytes": added}
-            if gone:
-                counts |= {"numRemovedFiles": len(gone), "numRemovedBytes": removed}
-        case "MERGE":
-            counts |= {
-                "numTargetFilesAdded": len(new),
-                "numTargetFilesRemoved": len(gone),
-                "numTargetBytesAdded": added,
-                "numTargetBytesRemoved": removed,
-                "numTargetChangeFilesAdded": len(changes.cdcs),
-                "numTargetDeletionVectorsUpdated": len(both),
-                "executionTimeMs": elapsed,
-            }
-            counts["numOutputRows"] = sum(
-                counts.get(name, 0) for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsCopied")
-            )
-        case "DELETE" | "UPDATE":
-            counts |= {
-                "numAddedFiles": len(new),
-                "numRemovedFiles": len(gone),
-                "numAddedBytes": added,
-                "numRemovedBytes": removed,
-                "numAddedChangeFiles": len(changes.cdcs),
-                "numDeletionVectorsUpdated": len(both),
-                "executionTimeMs": elapsed,
-            }
-        case "OPTIMIZE":
-            counts |= {
-                "numAddedFiles": len(new),
-                "numRemovedFiles": len(gone),
-                "numAddedBytes": added,
-                "numRemovedBytes": removed,
-            }
-        case _:
-            pass
+    both = {add.key for add in changes.adds} & {remove.key for remove in changes.removes}
+    new = [add.size for add in changes.adds if add.key not in both]
+    gone = [remove.size or 0 for remove in changes.removes if remove.key not in both]
+    figures = {
+        "new files": len(new),
+        "new bytes": sum(new),
+        "gone files": len(gone),
+        "gone bytes": sum(gone),
+        "change files": len(changes.cdcs),
+        "vectors": len(both),
+        "elapsed": elapsed,
+    }
+    names = _METRICS.get(operation, {})
+    counts = {**changes.metrics, **{name: figures[figure] for name, figure in names.items()}}
+    if operation == "WRITE" and gone:
+        counts |= {"numRemovedFiles": len(gone), "numRemovedBytes": sum(gone)}
+    if operation == "MERGE":
+        written = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsCopied")
+        counts["numOutputRows"] = sum(counts.get(name, 0) for name in written)
     return counts

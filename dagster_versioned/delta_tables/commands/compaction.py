@@ -102,12 +102,15 @@ def _groups(adds: Sequence[Add], target_bytes: int, *, everything: bool, cluster
         if everything or clustering is not None:
             pending = [add for add in members if clustering is None or _is_unclustered(add, clustering)]
             groups += _bins(pending, 8 * target_bytes)
-            continue
-        small = [add for add in members if add.size < target_bytes or add.deletion_vector is not None]
-        groups += [
-            group for group in _bins(small, target_bytes) if len(group) > 1 or group[0].deletion_vector is not None
-        ]
+        else:
+            small = [add for add in members if add.size < target_bytes or add.deletion_vector is not None]
+            groups += filter(_is_joined, _bins(small, target_bytes))
     return groups
+
+
+def _is_joined(group: Sequence[Add]) -> bool:
+    """Whether the files become another one by being written together."""
+    return len(group) > 1 or group[0].deletion_vector is not None
 
 
 def _bins(adds: Sequence[Add], capacity: int) -> list[list[Add]]:

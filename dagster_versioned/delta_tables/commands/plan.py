@@ -55,17 +55,7 @@ def new_table(
     require_settable(properties)
     partitions = tuple(_named(schema, column) for column in partition_by)
     clustering = [(_named(schema, column),) for column in cluster_by]
-    for column in (*partitions, *(column for (column,) in clustering)):
-        kind = schema.field(column).type
-        if not (is_clusterable(kind) or (kind == "binary" and not clustering)):
-            raise InvalidInput(
-                f"{column!r} is no single value with bounds, to lay rows out by (it is {kind!s:.50}). Nothing was"
-                " written."
-            )
-    if partitions and clustering:
-        raise InvalidInput("A table is either partitioned or clustered. Nothing was written.")
-    if len(partitions) == len(schema.fields):
-        raise InvalidInput("Every column is a partition column, so files would hold none. Nothing was written.")
+    _check_layout(schema, partitions, [column for (column,) in clustering])
     configuration = {key: value for key, value in properties.items() if not key.startswith(_NOT_STORED)}
     if configuration.get(ROW_TRACKING, "").lower() == "true":
         configuration = {**new_columns(), **configuration}
@@ -81,10 +71,22 @@ def new_table(
     snapshot = Snapshot(
         -1, protocol, metadata, schema, {}, {}, no_rows(FILES), no_rows(TOMBSTONES), metadata.created_time or 0, None
     )
-    if not clustering:
-        return Plan(None, snapshot)
-    domain = clustering_domain(clustering, schema, snapshot.column_mapping)
-    return Plan(None, replace(snapshot, domains={domain.domain: domain.configuration}), (domain,))
+    domain = clustering_domain(clustering, schema, snapshot.column_mapping) if clustering else None
+    return _planned(None, snapshot, domain)
+
+
+def _check_layout(schema: StructType, partitions: Sequence[str], clustering: Sequence[str]) -> None:
+    for column in (*partitions, *clustering):
+        kind = schema.field(column).type
+        if not (is_clusterable(kind) or (kind == "binary" and not clustering)):
+            raise InvalidInput(
+                f"{column!r} is no single value with bounds, to lay rows out by (it is {kind!s:.50}). Nothing was"
+                " written."
+            )
+    if partitions and clustering:
+        raise InvalidInput("A table is either partitioned or clustered. Nothing was written.")
+    if len(partitions) == len(schema.fields):
+        raise InvalidInput("Every column is a partition column, so files would hold none. Nothing was written.")
 
 
 def evolved(
@@ -110,10 +112,14 @@ def evolved(
     if partitions != read.partition_columns:
         require_one_layout(protocol, metadata)
     left = replace(read, metadata=metadata, schema=schema, protocol=protocol)
-    domain = _clustering_of(read, schema) if schema_mode == "overwrite" else None
-    if domain is None or domain.configuration == read.domains[domain.domain]:
+    return _planned(read, left, _clustering_of(read, schema) if schema_mode == "overwrite" else None)
+
+
+def _planned(read: Snapshot | None, left: Snapshot, domain: DomainMetadata | None) -> Plan:
+    """A plan whose table is clustered as ``domain`` says, where it says another thing than the one before."""
+    if domain is None or domain.configuration == left.domains.get(domain.domain):
         return Plan(read, left)
-    return Plan(read, replace(left, domains={**read.domains, domain.domain: domain.configuration}), (domain,))
+    return Plan(read, replace(left, domains={**left.domains, domain.domain: domain.configuration}), (domain,))
 
 
 def _clustering_of(read: Snapshot, schema: StructType) -> DomainMetadata | None:

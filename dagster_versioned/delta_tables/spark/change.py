@@ -136,10 +136,11 @@ def _update(engine: SparkWrites, target: Target, files: Sequence[Add], change: U
 
 @dataclass(frozen=True)
 class _Expressions:
-    """SQL by the paths of what it gives a value to (`dml.assigned_paths`)."""
+    """SQL by the paths of what it gives a value to (`dml.assigned_paths`), in rows that are ``new`` or were there."""
 
     target: Target
     by_path: Mapping[Path, str]
+    new: bool = False
 
     @property
     def columns(self) -> frozenset[str]:
@@ -311,50 +312,59 @@ class _MergePlan:
     def _completed(self, joined: "DataFrame", thens: Sequence[MergeClause]) -> CompletedRows:
         from pyspark.sql import functions as sf
 
-        schema = self._target.snapshot.schema
-        operations = [_operation(then) for then in thens]
         assigned = {
-            i: _Expressions(self._target, {path: self._text(then, sql) for path, sql in then.assigned.items()})
+            i: _Expressions(
+                self._target,
+                {path: self._text(then, sql) for path, sql in then.assigned.items()},
+                new=then.kind is WhenNotMatched,
+            )
             for i, then in enumerate(thens)
             if then.assigned is not None
         }
-        types = _types(joined, [text for each in assigned.values() for text in each.texts])
+        values = self._values(assigned, _types(joined, [text for each in assigned.values() for text in each.texts]))
+        number = sf.col(_CLAUSE)
+        operation: Any = sf.when(number == len(thens), sf.lit(STAY))
+        for i, then in enumerate(thens):
+            operation = operation.when(number == i, sf.lit(_operation(then)))
+        controls: dict[str, Column] = {delta_task.OPERATION: operation.cast("tinyint")}
+        if self.clauses.touch:
+            controls |= {delta_task.FILE: sf.col(FILE), delta_task.ROW: sf.col(ROW)}
+            controls |= _kept_ids(self._target, sf.col(ROW_ID) if self._target.rules.row_tracking else None)
+            if self._target.rules.change_feed:
+                schema = self._target.snapshot.schema
+                controls |= {delta_task.old(i): _of(TARGET, name) for i, name in enumerate(schema.names)}
+        return completed(joined, self._target, values, controls)
+
+    def _values(self, assigned: "Mapping[int, _Expressions]", types: Mapping[str, Any]) -> Values:
+        """What the clauses, by their numbers, give the columns of the table."""
+        from pyspark.sql import functions as sf
+
         number = sf.col(_CLAUSE)
         values: dict[str, Column] = {}
         given: dict[str, Column | bool] = {}
+        schema = self._target.snapshot.schema
         wanted = spark_schema(schema)
         for name in schema.names:
             nothing = sf.lit(None).cast(wanted[name].dataType)
             value: Any = sf.when(sf.lit(False), nothing)
             brings: set[int] = set()
             for i, each in assigned.items():
-                made = self._value(each, name, nothing, types, new=operations[i] == INSERT)
+                made = self._value(each, name, nothing, types)
                 if made is not None:
                     value = value.when(number == i, made)
                     brings.add(i)
             values[name] = value
             given[name] = True if len(brings) == len(assigned) else number.isin(*brings) if brings else False
-        operation: Any = sf.when(number == len(thens), sf.lit(STAY))
-        for i, each in enumerate(operations):
-            operation = operation.when(number == i, sf.lit(each))
-        controls: dict[str, Column] = {delta_task.OPERATION: operation.cast("tinyint")}
-        if self.clauses.touch:
-            controls |= {delta_task.FILE: sf.col(FILE), delta_task.ROW: sf.col(ROW)}
-            controls |= _kept_ids(self._target, sf.col(ROW_ID) if self._target.rules.row_tracking else None)
-            if self._target.rules.change_feed:
-                controls |= {delta_task.old(i): _of(TARGET, name) for i, name in enumerate(schema.names)}
-        return completed(joined, self._target, Values(values, given), controls)
+        return Values(values, given)
 
-    def _value(
-        self, each: _Expressions, name: str, nothing: "Column", types: Mapping[str, Any], *, new: bool
-    ) -> "Column | None":
+    def _value(self, each: _Expressions, name: str, nothing: "Column", types: Mapping[str, Any]) -> "Column | None":
         """What rows get for a column; ``None`` where it is for the table to make."""
         rules = self._target.rules
         if name in each.columns:
-            return each.value(name, nothing if new else _of(TARGET, name), types)
-        if name in rules.generated or (new and name in rules.identity):
+            return each.value(name, nothing if each.new else _of(TARGET, name), types)
+        if name in rules.generated or (each.new and name in rules.identity):
             return None
-        return default_of(self._target, name) if new else _of(TARGET, name)
+        return default_of(self._target, name) if each.new else _of(TARGET, name)
 
     def _text(self, then: MergeClause, sql: str) -> str:
         """The expression with the side before names that both have, where only one side can be meant."""

@@ -55,15 +55,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not say which query the batch is of, by which it is known again after a restart. Nothing"
                 " was committed. Name the application in the option txnAppId."
             )
-        try:
-            planned = given[0].planned if given else here.terms(job.target())  # no task wrote: nothing replaces all
-            if not job.commit(adds, planned):
-                self.abort(messages, batchId)
-        except errors.StorageError:
-            raise  # It may have landed, so the files may be the table's.
-        except errors.VersionedError:
-            self.abort(messages, batchId)
-            raise
+        planned = given[0].planned if given else here.terms(job.target())  # no task wrote: nothing replaces all
+        job.commit(adds, planned, lambda: self.abort(messages, batchId))
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Delete the files of the tasks that ended; what others left is for vacuum."""

@@ -4,7 +4,7 @@ A stream (``writeStream``) does the same for each batch, under the identifier of
 a batch that a restarted query repeats is committed once. Protocol: *Transaction Identifiers*.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -12,18 +12,16 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from dagster_versioned.delta.actions import Add, Metadata
-from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
-from dagster_versioned.delta.commit.transaction import now_ms
+from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.commit.write_rules import WriteRules, require_enforceable
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
-from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
-from dagster_versioned.delta_tables.commands import FIRST_PROTOCOL
+from dagster_versioned.delta_tables.commands.plan import new_table
 from dagster_versioned.delta_tables.dml import FileChanges, Target
 from dagster_versioned.engines.spark.types import stored_schema
-from dagster_versioned.errors import CommitConflict, InvalidInput, TableNotFound
+from dagster_versioned.errors import CommitConflict, InvalidInput, StorageError, TableNotFound, VersionedError
 from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ class WriteJob:
             read = load_snapshot(store)
             snapshot = replace(read, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES))
         except TableNotFound:
-            snapshot = _new_table(parse_schema(self.schema_json), self.partition_by or ())
+            snapshot = new_table(parse_schema(self.schema_json), self.partition_by or (), (), {}).left
         require_enforceable(snapshot.protocol, snapshot.schema)
         rules = WriteRules.of_snapshot(snapshot)
         if rules.identity:
@@ -104,25 +102,32 @@ class WriteJob:
             )
         return Target(store, snapshot, rules, str(uuid4()))
 
-    def commit(self, adds: Sequence[Mapping[str, Any]], planned: str) -> bool:
-        """Commit files that tasks wrote for a table with these rules (`_terms`); ``False``: the table has these rows.
-
-        Raises as `commands.write`.
+    def commit(self, adds: Sequence[Mapping[str, Any]], planned: str, abort: Callable[[], None]) -> None:
+        """Commit files that tasks wrote for a table with these rules (`terms`), or ``abort``, also where the table has
+        these rows. Raises as `write_delta`.
         """
         from dagster_versioned.delta.schema.types import parse_schema
-        from dagster_versioned.delta_tables import commands
+        from dagster_versioned.delta_tables.commands.command import Provenance
+        from dagster_versioned.delta_tables.write import write_rows
 
         engine = _StagedRows(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
-        applied = commands.write(
-            engine,  # pyright: ignore[reportArgumentType] - it has what a write calls, and no more
-            store,
-            None,
-            mode=self.mode,
-            partition_by=self.partition_by,
-            provenance=commands.Provenance.of(self.app_id, self.version, self.user_metadata),
-        )
-        return not applied.skipped
+        try:
+            applied = write_rows(
+                engine,  # pyright: ignore[reportArgumentType] - it has what a write calls, and no more
+                store,
+                None,
+                mode=self.mode,
+                partition_by=self.partition_by,
+                provenance=Provenance.of(self.app_id, self.version, self.user_metadata),
+            )
+        except StorageError:
+            raise  # It may have landed, so the files may be the table's.
+        except VersionedError:
+            abort()
+            raise
+        if applied.skipped:
+            abort()
 
 
 class _StagedRows:
@@ -154,22 +159,11 @@ def terms(target: Target) -> str:
     return repr((snapshot.schema.json(), snapshot.partition_columns, sorted(snapshot.metadata.configuration.items())))
 
 
-def _new_table(schema: StructType, partition_by: Sequence[str]) -> Snapshot:
-    """What `commands.write` makes of a table without properties."""
-    known = {name.casefold(): name for name in schema.names}
-    if unknown := [name for name in partition_by if name.casefold() not in known]:
-        raise InvalidInput(f"There is no column {unknown[0]!r} among {', '.join(schema.names)}. Nothing was written.")
-    partitions = tuple(known[name.casefold()] for name in partition_by)
-    metadata = Metadata(str(uuid4()), schema.json(), partitions, {}, created_time=now_ms())
-    protocol = protocol_with(FIRST_PROTOCOL, {}, schema)
-    return Snapshot(-1, protocol, metadata, schema, {}, {}, no_rows(FILES), no_rows(TOMBSTONES), now_ms(), None)
-
-
 def table_writer(
     options: Mapping[str, str], schema: "spark_types.StructType", *, overwrite: bool
 ) -> DataSourceArrowWriter:
     """The writer of one job. Raises `InvalidInput` and what opening the table raises."""
-    from dagster_versioned.delta_tables.commands import Provenance
+    from dagster_versioned.delta_tables.commands.command import Provenance
 
     job = WriteJob.of(options, schema, overwrite=overwrite)
     Provenance.of(job.app_id, job.version, job.user_metadata)  # refused before a task runs
@@ -191,18 +185,10 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         # Of the package itself, as all that a commit runs: this method may be a copy that travelled.
-        from dagster_versioned import errors
-        from dagster_versioned.delta_tables.spark import data_source_write as here
+        from dagster_versioned.delta_tables.spark.data_source_write import WriteJob as Job
 
         adds: list[Any] = [add for message in messages if message for add in getattr(message, "adds", ())]
-        try:
-            if not here.WriteJob(**self.job).commit(adds, self.planned):
-                self.abort(messages)
-        except errors.StorageError:
-            raise  # It may have landed, so the files may be the table's.
-        except errors.VersionedError:
-            self.abort(messages)
-            raise
+        Job(**self.job).commit(adds, self.planned, lambda: self.abort(messages))
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         from dagster_versioned.storage import open_store

@@ -1,24 +1,30 @@
 """Rows of data files with where they lie: which file of a list, and at which position in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files.partition_values import decode
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.delta_tables.dml import Target
-from dagster_versioned.delta_tables.read import target_scan
+from dagster_versioned.delta_tables.read import kept_ids, target_scan
+from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.executors import runs_here
 from dagster_versioned.engines.spark.float_filters import kept_by_spark
+from dagster_versioned.engines.spark.numbered_tasks import in_tasks
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 
 PREFIX = "__versioned_"
 """Of the columns that are added to those of a table."""
+
+_BATCH_ROWS = 1 << 16
 
 FILE, ROW, ROW_ID, ROW_VERSION = (PREFIX + name for name in ("file", "row", "id", "version"))
 
@@ -52,11 +60,9 @@ def rows_with_locations(
     if here and scan.mapping == "id":
         scan = by_name(scan) or scan
     if here and scan.mapping != "id" and not has_hidden(scan):
-        return _native(session, scan, files, tracked)
-    from dagster_versioned.delta_tables.spark.row_locations_source import located_through_executors
-
-    bases = tuple((add.base_row_id, add.default_row_commit_version) for add in files)
-    return located_through_executors(session, scan, bases, tracked, row_locations_schema(scan.schema, tracked))
+        return _native(session, scan, tracked)
+    schema = row_locations_schema(scan.schema, tracked)
+    return in_tasks(session, len(scan.files), partial(located_rows, scan, tracked, tuple(schema.names)), schema)
 
 
 def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":
@@ -66,10 +72,31 @@ def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark
     return spark_schema(StructType((*schema.all_nullable().fields, *added)))
 
 
+# --- through our own `ObjectStore`, by executors that cannot reach the files with Spark's reader ----------------------
+
+
+def located_rows(scan: Scan, tracked: tuple[str, ...], names: Sequence[str], number: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, with their places."""
+    file = scan.files[number]
+    whole = replace(scan, files=(replace(file, deletion_vector=None),))
+    rows = read_table(whole)
+    count = rows.num_rows
+    places: Any = pa.array(np.arange(count, dtype=np.int64))
+    columns: list[Any] = [*rows.columns, pa.repeat(cast("Any", pa.scalar(number, pa.int32())), count), places]
+    if tracked:
+        columns += kept_ids(whole, tracked)
+    table = pa.table(columns, list(names))
+    if file.deletion_vector is not None:
+        stays = np.ones(count, np.bool_)
+        stays[deleted_rows(scan.store, file.deletion_vector, count, file.key)] = False
+        table = table.filter(pa.array(stays))
+    yield from table.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+
+
 # --- by Spark's own reader -------------------------------------------------------------------------------------------
 
 
-def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: tuple[str, ...]) -> "DataFrame":
+def _native(session: "SparkSession", scan: Scan, tracked: tuple[str, ...]) -> "DataFrame":
     from pyspark.sql import functions as sf
 
     partitioned = [name for name in scan.schema.names if name in scan.files[0].partition_values]
@@ -82,20 +109,7 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
     frame = parquet_reader(session, file_schema(asked, scan.mapping)).parquet(*escaped)
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
-    values: dict[str, Any] = {
-        "_path": pa.array([spelled[path] for path in paths], pa.string()),
-        "_of": pa.array(range(len(paths)), pa.int32()),
-        "_base": pa.array([add.base_row_id for add in files], pa.int64()),
-        "_default": pa.array([add.default_row_commit_version for add in files], pa.int64()),
-    }
-    types = [StructField("_path", "string"), StructField("_of", "integer")]
-    types += [StructField(name, "long") for name in ("_base", "_default")]
-    for i, name in enumerate(partitioned):
-        data_type = cast("str", scan.schema.field(name).type)  # partition columns are never nested
-        texts = [file.partition_values[name] for file in scan.files]
-        values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
-        types.append(StructField(f"_p{i}", data_type))
-    by_file = from_arrow(session, pa.table(values), spark_schema(StructType(types)))
+    by_file = _by_file(session, scan, [spelled[path] for path in paths], partitioned)
     about = metadata_column(frame)
     path = sf.regexp_replace(about.getField("file_path"), "^file:/+", "/")
     names = [f"_c{i}" for i in range(len(asked.fields))]
@@ -119,6 +133,24 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
         columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
     return rows.select(*columns).toDF(*row_locations_schema(scan.schema, tracked).names)
+
+
+def _by_file(session: "SparkSession", scan: Scan, uris: Sequence[str], partitioned: Sequence[str]) -> "DataFrame":
+    """What is the same for all rows of a file: its place among the files, what its rows keep, its partition values."""
+    values: dict[str, Any] = {
+        "_path": pa.array(uris, pa.string()),
+        "_of": pa.array(range(len(uris)), pa.int32()),
+        "_base": pa.array([file.base_row_id for file in scan.files], pa.int64()),
+        "_default": pa.array([file.default_row_commit_version for file in scan.files], pa.int64()),
+    }
+    types = [StructField("_path", "string"), StructField("_of", "integer")]
+    types += [StructField(name, "long") for name in ("_base", "_default")]
+    for i, name in enumerate(partitioned):
+        data_type = cast("str", scan.schema.field(name).type)  # partition columns are never nested
+        texts = [file.partition_values[name] for file in scan.files]
+        values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
+        types.append(StructField(f"_p{i}", data_type))
+    return from_arrow(session, pa.table(values), spark_schema(StructType(types)))
 
 
 def _bare(uri: str) -> str:
