@@ -6,6 +6,7 @@ what a version is, how production went on beside it, and whether all that it was
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from dagster_versioned.branches.promotion_write import LeftToProduction
@@ -71,12 +72,14 @@ class JudgedTable:
         self._commit_sha = opened.fork.tables[name].commit_sha256 if name in opened.fork.tables else None
         self._production = production
         self._next = None if production is None else project.environment
+        self._is_new = self._next is not None and name not in self._next.fork.tables
+        self._next_fork = inf if self._next is None else self._next.forked_at(name)
         self._is_accepted = production is not None or str(name) in accept
         base = self.there.operations.refresh()
         self._before = base.history.heads if base is not None else {}
         self._judge(base)
         if base is not None and self._next is not None:
-            self._carry_on(base, self._next.forked_at(name))
+            self._carry_on(base.history, self._next.forked_at(name))
 
     @property
     def is_rebased(self) -> bool:
@@ -109,16 +112,16 @@ class JudgedTable:
                 else:
                     self.left.append(LeftCell(self.name, partition, why))
 
-    def _carry_on(self, base: TableState, forked_at: int) -> None:
+    def _carry_on(self, history: History, forked_at: int) -> None:
         """Take out what is in the next generation by now; it may have been replaced there since."""
-        there = _carried(base.history, forked_at)
+        there = _carried(history, forked_at)
         for partition, version in self.state.history.heads.items():
             is_there = partition in there and there[partition] == version.metadata_sha
             if is_there and version.log_version > self.forked_at:
                 self.carried.append(version)
                 self.cells.pop(partition, None)
                 self.left = [cell for cell in self.left if cell.partition != partition]
-        self._before = base.history.until(forked_at).heads if forked_at >= 0 else {}
+        self._before = history.until(forked_at).heads if forked_at >= 0 else {}
 
     def _unfit(self, base: TableState | None) -> str | None:
         """Why nothing of the table is promoted."""
@@ -142,22 +145,25 @@ class JudgedTable:
 
     def _is_another(self, base: TableState | None) -> str | None:
         """Why production's table is not the one that the environment went on with."""
-        fork, operations = self.forked_at, [self.there.operations]
-        if self._production is not None and self._next is not None and self.name not in self._next.fork.tables:
-            if fork < 0:
-                return None  # what is there was carried, or written there since
-            operations.append(self._production.table(str(self.name)).operations)
-            operations[-1].follow()
-        if moved := [str(table.name) for table in operations if table.name != self.name]:
-            return f"production's table is called {moved[-1]} now"
+        fork = self.forked_at
+        if self._is_new and fork < 0:
+            return None  # what is there was carried, or written there since
+        if (name := self._name_now()) != self.name:
+            return f"production's table is called {name} now"
         if fork < 0:
-            first = None if base is None else next(iter(base.history.versions), None)
-            made_by = None if first is None or first.raw is None else first.facts.promoted_from
-            is_ours = base is None or made_by == self.environment
+            is_ours = base is None or _promoted_from(base.history) == self.environment
             return None if is_ours else "production has made a table of this name since the fork"
         if base is None or base.log_version < fork or base.history.record(fork).sha256 != self._commit_sha:
             return "production's table is another one than at the fork"
         return None
+
+    def _name_now(self) -> TableName:
+        if self._production is not None and self._is_new:
+            operations = self._production.table(str(self.name)).operations
+            operations.follow()
+            if operations.name != self.name:
+                return operations.name
+        return self.there.operations.name
 
     def _why_left(self, version: Version, base: TableState | None) -> str | None:
         moved = self._moved(version, base)
@@ -175,35 +181,33 @@ class JudgedTable:
         if base is None:
             return None
         history, fork, partition = base.history, self.forked_at, version.partition
-        head = history.heads.get(partition)
-        is_same = head is not None and head.metadata_sha == version.metadata_sha
-        other = None if head is None or is_same or self._precedes(head, version, history) else head
-        if other is not None and self._next is not None and other.log_version > self._next.forked_at(self.name):
+        head, other = history.heads.get(partition), self._other_head(version, history)
+        if other is not None and other.log_version > self._next_fork:
             return f"version {other.short} was written in its place since the rebase began"
         if (foreign := history.foreign_since(fork)) is not None:
             return f"another program has committed to it in production ({foreign.operation})"
-        if is_same:
+        if head is not None and head.metadata_sha == version.metadata_sha:
             return None
         if other is not None and other.log_version > fork:
             return f"production has made version {other.short} since the fork"
-        if history.last_drop > fork and any(
-            dropped.is_drop and dropped.log_version > fork and dropped.partition == partition
-            for dropped in history.versions
-        ):
+        drops = (dropped for dropped in history.versions if dropped.is_drop and dropped.partition == partition)
+        if history.last_drop > fork and any(dropped.log_version > fork for dropped in drops):
             return "production has dropped it since the fork"
         return None
 
-    def _precedes(self, head: Version, version: Version, history: History) -> bool:
-        """Whether a head is an earlier version of the environment's, which a rebase has brought there as it is."""
-        return (
-            self.is_rebased
-            and history.record(head.log_version).operation == "REBASE"
-            and any(
-                stored.metadata_sha == head.metadata_sha and stored.partition == head.partition
-                for stored in self.state.history.versions
-                if self.forked_at < stored.log_version < version.log_version
-            )
-        )
+    def _other_head(self, version: Version, history: History) -> Version | None:
+        """The head in the place of a version, unless a rebase has brought that one, or an earlier one, as it is."""
+        head = history.heads.get(version.partition)
+        if head is None or head.metadata_sha == version.metadata_sha:
+            return None
+        is_brought = self.is_rebased and history.record(head.log_version).operation == "REBASE"
+        if is_brought and any(
+            stored.metadata_sha == head.metadata_sha and stored.partition == head.partition
+            for stored in self.state.history.versions
+            if self.forked_at < stored.log_version < version.log_version
+        ):
+            return None
+        return head
 
     def _doubtful(self, version: Version) -> str | None:
         """What somebody has to accept."""
@@ -340,6 +344,12 @@ def _carried(history: History, forked_at: int) -> dict[str | None, str | None]:
     }
 
 
+def _promoted_from(history: History) -> str | None:
+    """The environment that a table came from."""
+    first = next(iter(history.versions), None)
+    return None if first is None or first.raw is None else first.facts.promoted_from
+
+
 def _not_exact(version: Version, *, is_new: bool) -> str | None:
     """Why production would not make this very version of what it names."""
     identity = version.identity
@@ -386,15 +396,18 @@ def _is_current(project: "Project", parent: Parent, coming: Mapping[Cell, Versio
         table = project.table(parent.table)
     except InvalidName:
         return False
-    state = table.operations.refresh()
-    name = table.name
-    heads = dict(state.history.heads) if state is not None else {}
-    heads |= {partition: head for (of, partition), head in coming.items() if of == name}
+    heads = _heads_with(table, coming)
     if parent.partition is None and None not in heads:
         shas = {key: head.metadata_sha for key, head in heads.items() if key is not None and head.metadata_sha}
         return bool(shas) and partitions_sha(shas) == parent.version
     head = heads.get(parent.partition)
     return head is not None and head.metadata_sha == parent.version
+
+
+def _heads_with(table: "VersionedTable", coming: Mapping[Cell, Version]) -> dict[str | None, Version]:
+    state = table.operations.refresh()
+    heads = dict(state.history.heads) if state is not None else {}
+    return heads | {partition: head for (of, partition), head in coming.items() if of == table.name}
 
 
 def _is_own(project: "Project", parent: Parent) -> bool:

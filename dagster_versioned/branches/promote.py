@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from dagster_versioned.branches.environments import written_in
 from dagster_versioned.branches.judgement import Candidates, JudgedTable, LeftCell, missing_parent, named
 from dagster_versioned.branches.open_promotion import SELDOM, PromotionDocument
-from dagster_versioned.branches.promotion_document import OpenPromotion
 from dagster_versioned.branches.promotion_write import LeftToProduction, PromotedWrite, Verify, restaged
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.engines.staging import Staging
@@ -120,16 +119,13 @@ def promote(
     assert opened is not None
     document = PromotionDocument(project, opened)
     try:
-        prepared = document.prepared() if half == "commit" else None
-        if not dry_run and prepared is None:
+        if not dry_run and half != "commit":
             document.check_free()
-        candidates = _judged(project, environment, accept, prepared)
-        opened.check_current()  # else what was written in it may be gone, which looks like nothing to promote
-        coming = candidates.coming()
+        plan = _planned(project, environment, document, accept, by, verify, half)
+        coming = plan.candidates.coming()
         if check is not None and half != "prepare" and coming:
             check(coming)
-        plan = PromotionPlan(document, candidates, by or project.author, verify, is_open=prepared is not None)
-        return plan.report() if dry_run else plan.prepare() if half == "prepare" else plan.commit()
+        return plan.preview() if dry_run else plan.apply()
     except VersionedError as error:
         is_gone = _is_gone(opened)
         if not dry_run and (is_gone or isinstance(error, IntegrityError)):
@@ -144,10 +140,16 @@ def promote(
         raise
 
 
-def _judged(
-    project: "Project", environment: "Project", accept: Collection[str], prepared: OpenPromotion | None
-) -> Candidates:
-    """What may be promoted, of what was prepared."""
+def _planned(
+    project: "Project",
+    environment: "Project",
+    document: PromotionDocument,
+    accept: Collection[str],
+    by: str | None,
+    verify: Verify,
+    half: Half | None,
+) -> "PromotionPlan":
+    prepared = document.prepared() if half == "commit" else None
     if prepared is not None:
         accept = list(prepared.cells)  # it was accepted when it was prepared
     tables = [JudgedTable(project, environment, written.table, accept) for written in written_in(environment)]
@@ -156,38 +158,36 @@ def _judged(
         candidates.keep_prepared(prepared.cells)
     candidates.keep_in_reach(accept)
     candidates.close()
-    return candidates
+    document.environment.check_current()  # else what was written in it may be gone, which looks like nothing to promote
+    return PromotionPlan(document, candidates, by or project.author, verify, half)
 
 
 @dataclass(frozen=True)
 class PromotionPlan:
-    """What may become production's; ``is_open``: its document says so already."""
+    """What of an environment may become production's, by the halves of a promotion."""
 
     document: PromotionDocument
     candidates: Candidates
     by: str | None
     verify: Verify
-    is_open: bool
+    half: Half | None
 
-    def report(self) -> PromotionReport:
+    def preview(self) -> PromotionReport:
         """What would be promoted; nothing is changed, and no part read."""
         return self._each(None, dry_run=True)
 
-    def prepare(self) -> PromotionReport:
-        """Verify all that can be without a commit, and let sensors wait for it."""
-        report = self._each(lambda table, versions: verify_versions(table, versions, self.verify), dry_run=True)
-        self.document.open(self.candidates.shas(), self.by)
-        return report
-
-    def commit(self) -> PromotionReport:
-        """Commit it, and let nobody wait for it any more."""
-        if not self.is_open and self.candidates.coming():
+    def apply(self) -> PromotionReport:
+        """Verify what can be without a commit and open the promotion, or commit what is open, or all of it."""
+        if self.half == "prepare":
+            report = self._each(lambda table, versions: verify_versions(table, versions, self.verify), dry_run=True)
             self.document.open(self.candidates.shas(), self.by)
-
-        def commit(table: JudgedTable, versions: Sequence[Version]) -> None:
-            commit_versions(table, versions, self.by, self.verify, self.document.renew)
-
-        report = self._each(commit, dry_run=False)
+            return report
+        if self.half is None and self.candidates.coming():
+            self.document.open(self.candidates.shas(), self.by)
+        renew = self.document.renew
+        report = self._each(
+            lambda table, versions: commit_versions(table, versions, self.by, self.verify, renew), dry_run=False
+        )
         self.document.end()
         return report
 

@@ -8,9 +8,10 @@ Each step is one swap of the environment's document, so that whoever comes after
 where the document says; what was committed before the forks were swapped is carried on, before or after.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dagster_versioned.branches.environments import delete_folder, fork_now
@@ -73,11 +74,11 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
     if dry_run:
         document, _ = document_of(project.store, project.name, name)
         if document.previous is not None:
-            return _carried_on(project, document.previous, document.fork, by, dry_run=True)
+            return RebasePlan(project, document.previous, document.fork, by).preview()
         if document.next is None:
             _refuse_open(project, document.fork)
         to = document.next or fork_now(project, name, by)
-        return _carried_on(project, document.fork, to, by, dry_run=True)
+        return RebasePlan(project, document.fork, to, by).preview()
     rebase = _Rebase(project, name, by)
     gone: ObjectNotFound | None = None
     for attempt in range(_TURNS):
@@ -120,7 +121,7 @@ class _Rebase:
             return None
         _check_next(project, document.next, document, etag)
         self._to = None  # until all of it is carried
-        self._done = _carried_on(project, document.fork, document.next, by)
+        self._done = RebasePlan(project, document.fork, document.next, by).apply()
         self._to = document.next
         try:
             _swap(project.store, EnvironmentDocument(self._to, previous=document.fork), etag)
@@ -152,7 +153,7 @@ def _finished(
     project: "Project", previous: Fork, document: EnvironmentDocument, etag: str, by: str | None
 ) -> RebaseReport:
     """The end of a rebase: what was committed until the swap is carried on, then the previous generation is deleted."""
-    report = _carried_on(project, previous, document.fork, by)
+    report = RebasePlan(project, previous, document.fork, by).apply()
     own = Environment(previous, project.store, "").own_data()
     # First by what its tables are found: half of one must not be taken for what was written.
     own.delete([info.key for info in own.list(HEADS_FOLDER)])
@@ -173,35 +174,46 @@ def _environment(project: "Project", fork: Fork) -> Environment:
     return Environment(fork, project.store, "")
 
 
-def _carried_on(
-    project: "Project", before: Fork, after: Fork, by: str | None, *, dry_run: bool = False
-) -> RebaseReport:
-    """Carry what can be from one generation to another (``dry_run``: nothing); says why the rest is left."""
-    there, here = _opened(project, after), _opened(project, before)
-    tables, left = _judged(project, there, here)
-    candidates = Candidates(there, tables.values(), left)
-    candidates.close()
-    kept: dict[Cell, Version] = {
-        (name, version.partition): version for name, table in tables.items() for version in table.carried
-    }
+class RebasePlan:
+    """What can be carried from one generation of an environment to another, and why the rest is left."""
 
-    def commit(table: JudgedTable, versions: Sequence[Version]) -> None:
-        commit_versions(table, versions, by, "bytes")  # what is said of rows stays the environment's own word
+    def __init__(self, project: "Project", before: Fork, after: Fork, by: str | None) -> None:
+        self._after = after
+        self._by = by
+        self._here, there = _opened(project, before), _opened(project, after)
+        self._tables, left = _judged(project, there, self._here)
+        self._candidates = Candidates(there, self._tables.values(), left)
+        self._candidates.close()
 
-    # A store that fails is no reason: what is left is deleted in the end.
-    for table, versions in candidates.each(None if dry_run else commit, (*REASONS, IntegrityError)):
-        kept |= {(table.name, version.partition): version for version in versions}
-    for table in () if dry_run else tables.values():
-        if table.carried:
-            table.there.operations.resolve()  # who committed it may have died before the head named it
-    for draft in read_drafts(here.data)[0]:  # parked since the rebase began
-        if draft.is_living:
-            why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
-            candidates.left += [LeftCell(draft.table, partition, why) for partition in draft.partitions]
-    order = in_order(kept)
-    cells = sorted(kept.items(), key=lambda item: (order.index(item[0][0]), str(item[0])))
-    kept_cells = tuple(PromotedCell.of(tables[name], version) for (name, _), version in cells)
-    return RebaseReport(after.environment, dry_run, after.created, kept_cells, tuple(candidates.left))
+    def preview(self) -> RebaseReport:
+        """What would be carried."""
+        return self._report(self._candidates.each(None), dry_run=True)
+
+    def apply(self) -> RebaseReport:
+        """Carry it. A store that fails is no reason to leave something: what is left is deleted in the end."""
+        report = self._report(self._candidates.each(self._commit, (*REASONS, IntegrityError)), dry_run=False)
+        for table in self._tables.values():
+            if table.carried:
+                table.there.operations.resolve()  # who committed it may have died before the head named it
+        return report
+
+    def _commit(self, table: JudgedTable, versions: Sequence[Version]) -> None:
+        commit_versions(table, versions, self._by, "bytes")  # what is said of rows stays the environment's own word
+
+    def _report(self, done: Iterable[tuple[JudgedTable, Sequence[Version]]], *, dry_run: bool) -> RebaseReport:
+        carried = ((table, table.carried) for table in self._tables.values())
+        kept: dict[Cell, Version] = {
+            (table.name, version.partition): version for table, versions in chain(carried, done) for version in versions
+        }
+        left = self._candidates.left
+        for draft in read_drafts(self._here.data)[0]:  # parked since the rebase began
+            if draft.is_living:
+                why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
+                left += [LeftCell(draft.table, partition, why) for partition in draft.partitions]
+        order = in_order(kept)
+        cells = sorted(kept.items(), key=lambda item: (order.index(item[0][0]), str(item[0])))
+        promoted = tuple(PromotedCell.of(self._tables[name], version) for (name, _), version in cells)
+        return RebaseReport(self._after.environment, dry_run, self._after.created, promoted, tuple(left))
 
 
 def _judged(
