@@ -98,20 +98,28 @@ def _compared(
 ) -> Difference:
     if before is None or after is None or before.metadata_sha is None or after.metadata_sha is None:
         return Difference(table.name, partition, before, after)
-    ends = f"@{before.log_version}", f"@{after.log_version}"
-    found = table.diff(*ends, partition=partition)
+    found = table.diff(f"@{before.log_version}", f"@{after.log_version}", partition=partition)
     difference = Difference(table.name, partition, before, after, found, _nulls(before, after))
-    key = reading.keys.get(str(table.name), ())
-    size = before.facts.size_bytes + after.facts.size_bytes
-    if found.same_data or not (key or reading.statistics):
+    return difference if found.same_data else _measured(table, difference, (before, after), reading)
+
+
+def _measured(
+    table: "VersionedTable", difference: Difference, versions: tuple[Version, Version], reading: DiffOptions
+) -> Difference:
+    """The difference, with what is asked of the rows of two versions."""
+    key, size = reading.keys.get(str(table.name), ()), sum(version.facts.size_bytes for version in versions)
+    if not (key or reading.statistics):
         return difference
     if reading.max_bytes is not None and size > reading.max_bytes:
         return replace(difference, unread=f"{size:,} bytes are more than {reading.max_bytes:,}")
-    measured = measured_columns(*(parse_schema(version.identity.schema) for version in (before, after)))[0].names
+    measured = measured_columns(*(parse_schema(version.identity.schema) for version in versions))[0].names
     if not (key or measured):
         return difference
     as_type = comparable_type(reading.engine_for(size))
-    old, new = (table.files(end, partition=partition, columns=None if key else measured) for end in ends)
+    old, new = (
+        table.files(f"@{version.log_version}", partition=version.partition, columns=None if key else measured)
+        for version in versions
+    )
     comparison = compare(table.read_files(old, as_type), table.read_files(new, as_type), key)
     personal = personal_columns(table.state.snapshot.metadata.configuration)
     statistics = {name: sides for name, sides in comparison.columns.items() if name not in personal}

@@ -41,6 +41,7 @@ from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.documents.export import EXPORT_KEY, Export, read_export, refuse_inside_project
 from dagster_versioned.tables.documents.tag import TaggedTable
+from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import key_of
 from dagster_versioned.tables.environment.table_fork import KEPT
 from dagster_versioned.tables.history import Collection as CollectionRecord
@@ -153,21 +154,25 @@ def _begin(here: "Project", there: "Project", selected: Selected, by: str | None
                 "place."
             )
         made = _export_of(here, selected, by)
-        if dry_run:
-            return made
         try:
-            there.data.put_if_absent(EXPORT_KEY, made.to_bytes())
+            if not dry_run:
+                there.data.put_if_absent(EXPORT_KEY, made.to_bytes())
             return made
         except AlreadyExists:
             begun = read_export(there.data)
             if begun is None:
                 raise
-    fork = here.environment.fork if here.environment is not None else None
-    assert fork is not None
+    assert here.environment is not None
+    _require_same(begun, here.environment.fork, selected, there.store.uri)
+    return begun
+
+
+def _require_same(begun: Export, fork: Fork, selected: Selected, uri: str) -> None:
+    """Raise `InvalidInput` unless an export that was begun is this one."""
     if begun.is_complete or (begun.project, begun.generation) != (fork.project, fork.generation):
         how = "an export" if begun.is_complete else "an unfinished export"
         raise InvalidInput(
-            f"At {there.store.uri} is {how} of the environment {begun.environment} of {begun.project}, of "
+            f"At {uri} is {how} of the environment {begun.environment} of {begun.project}, of "
             f"{begun.at:%Y-%m-%d %H:%M}Z. Nothing was changed. Name an empty place, or empty this one if nobody needs "
             "what is there."
         )
@@ -177,10 +182,9 @@ def _begin(here: "Project", there: "Project", selected: Selected, by: str | None
         is_other = selected != "written" and set(map(table_name, selected)) != set(begun.tables)
     if is_other:
         raise InvalidInput(
-            f"At {there.store.uri} is an unfinished export of other tables: {', '.join(begun.tables)}. Nothing was "
-            "changed. Finish it: name the same tables, or none. Or name an empty place."
+            f"At {uri} is an unfinished export of other tables: {', '.join(begun.tables)}. Nothing was changed. Finish "
+            "it: name the same tables, or none. Or name an empty place."
         )
-    return begun
 
 
 def _export_of(here: "Project", selected: Selected, by: str | None) -> Export:
@@ -188,10 +192,10 @@ def _export_of(here: "Project", selected: Selected, by: str | None) -> Export:
     assert here.environment is not None
     fork = here.environment.fork
     heads = {name: found for name, found in heads_at_one_moment(here).items() if found.head is not None}
-    chosen = sorted(heads) if selected == "all" else sorted(_selected(here, selected))
-    if missing := [name for name in chosen if name not in heads]:
+    chosen = sorted(_selected(here, selected, heads))
+    if missing := next((name for name in chosen if name not in heads), None):
         raise TableNotFound(
-            f"The environment {fork.environment} has no version of {missing[0]}. Nothing was written. It has: "
+            f"The environment {fork.environment} has no version of {missing}. Nothing was written. It has: "
             f"{', '.join(sorted(heads)) or 'no table'}."
         )
     if not chosen:
@@ -211,7 +215,9 @@ def _export_of(here: "Project", selected: Selected, by: str | None) -> Export:
     )
 
 
-def _selected(here: "Project", selected: Literal["written"] | Collection[str]) -> set[TableName]:
+def _selected(here: "Project", selected: Selected, there: Iterable[TableName]) -> Iterable[TableName]:
+    if selected == "all":
+        return there
     if selected == "written":  # what was dropped there is no table any more
         return {change.table for change in written_in(here) if change.after is not None}
     return set(map(table_name, selected))
@@ -229,17 +235,13 @@ class _Table:
         self._there = there
         self._log = here.data.subfolder(str(name))
         # Each by itself, so that a server copies by itself. What is the environment's own comes first.
-        sides = [here.environment.own_data()]
-        if here.environment.forked_at(name) >= 0:
-            sides.append(production.data)
+        sides = (here.environment.own_data(), *([production.data] if here.environment.forked_at(name) >= 0 else []))
         self._sides = [side.subfolder(str(name)) for side in sides]
         commits = self._commits(at)
         self._shas = [commit.sha256 for commit in commits]
         state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
         self._adds = parts_of(state.snapshot)
-        changes = ChangeFiles()
-        for commit in commits:
-            changes.advance(commit)
+        changes = ChangeFiles(commits)
         needed = changes.needed(state.history.versions)
         own = changes.of(state.history.heads.values())
         self._changes = [change for key, change in own.items() if key in needed]

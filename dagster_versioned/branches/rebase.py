@@ -8,21 +8,15 @@ Each step is one swap of the environment's document, so that whoever comes after
 where the document says; what was committed before the forks were swapped is carried on, before or after.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dagster_versioned.branches.environments import delete_folder, fork_now
-from dagster_versioned.branches.promote import (
-    REASONS,
-    Cell,
-    LeftCell,
-    PromotedCell,
-    PromotedTable,
-    close,
-    in_order,
-    not_exact,
-)
+from dagster_versioned.branches.judgement import REASONS, Candidates, Cell, JudgedTable, LeftCell, in_order
+from dagster_versioned.branches.promote import PromotedCell, commit_versions
 from dagster_versioned.branches.promotion_document import refuse_open_promotion
 from dagster_versioned.errors import (
     CommitConflict,
@@ -42,9 +36,8 @@ from dagster_versioned.tables.documents.parked_draft import read_drafts, refuse_
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import Environment, document_of, key_of
-from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.preconditions import require
-from dagster_versioned.tables.state import TableState
 
 if TYPE_CHECKING:
     from dagster_versioned.projects.project import Project
@@ -81,11 +74,11 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
     if dry_run:
         document, _ = document_of(project.store, project.name, name)
         if document.previous is not None:
-            return _carried_on(project, document.previous, document.fork, by, dry_run=True)
+            return RebasePlan(project, document.previous, document.fork, by).preview()
         if document.next is None:
             _refuse_open(project, document.fork)
         to = document.next or fork_now(project, name, by)
-        return _carried_on(project, document.fork, to, by, dry_run=True)
+        return RebasePlan(project, document.fork, to, by).preview()
     rebase = _Rebase(project, name, by)
     gone: ObjectNotFound | None = None
     for attempt in range(_TURNS):
@@ -128,7 +121,7 @@ class _Rebase:
             return None
         _check_next(project, document.next, document, etag)
         self._to = None  # until all of it is carried
-        self._done = _carried_on(project, document.fork, document.next, by)
+        self._done = RebasePlan(project, document.fork, document.next, by).apply()
         self._to = document.next
         try:
             _swap(project.store, EnvironmentDocument(self._to, previous=document.fork), etag)
@@ -160,7 +153,7 @@ def _finished(
     project: "Project", previous: Fork, document: EnvironmentDocument, etag: str, by: str | None
 ) -> RebaseReport:
     """The end of a rebase: what was committed until the swap is carried on, then the previous generation is deleted."""
-    report = _carried_on(project, previous, document.fork, by)
+    report = RebasePlan(project, previous, document.fork, by).apply()
     own = Environment(previous, project.store, "").own_data()
     # First by what its tables are found: half of one must not be taken for what was written.
     own.delete([info.key for info in own.list(HEADS_FOLDER)])
@@ -181,61 +174,58 @@ def _environment(project: "Project", fork: Fork) -> Environment:
     return Environment(fork, project.store, "")
 
 
-_REASONS = (*REASONS, IntegrityError)
-"""Why the versions of a table are left. A store that fails is none: what is left is deleted in the end."""
+class RebasePlan:
+    """What can be carried from one generation of an environment to another, and why the rest is left."""
+
+    def __init__(self, project: "Project", before: Fork, after: Fork, by: str | None) -> None:
+        self._after = after
+        self._by = by
+        self._here, there = _opened(project, before), _opened(project, after)
+        self._tables, left = _judged(project, there, self._here)
+        self._candidates = Candidates(there, self._tables.values(), left)
+        self._candidates.close()
+
+    def preview(self) -> RebaseReport:
+        """What would be carried."""
+        return self._report(self._candidates.each(None), dry_run=True)
+
+    def apply(self) -> RebaseReport:
+        """Carry it. A store that fails is no reason to leave something: what is left is deleted in the end."""
+        report = self._report(self._candidates.each(self._commit, (*REASONS, IntegrityError)), dry_run=False)
+        for table in self._tables.values():
+            if table.carried:
+                table.there.operations.resolve()  # who committed it may have died before the head named it
+        return report
+
+    def _commit(self, table: JudgedTable, versions: Sequence[Version]) -> None:
+        commit_versions(table, versions, self._by, "bytes")  # what is said of rows stays the environment's own word
+
+    def _report(self, done: Iterable[tuple[JudgedTable, Sequence[Version]]], *, dry_run: bool) -> RebaseReport:
+        carried = ((table, table.carried) for table in self._tables.values())
+        kept: dict[Cell, Version] = {
+            (table.name, version.partition): version for table, versions in chain(carried, done) for version in versions
+        }
+        left = self._candidates.left
+        for draft in read_drafts(self._here.data)[0]:  # parked since the rebase began
+            if draft.is_living:
+                why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
+                left += [LeftCell(draft.table, partition, why) for partition in draft.partitions]
+        order = in_order(kept)
+        cells = sorted(kept.items(), key=lambda item: (order.index(item[0][0]), str(item[0])))
+        promoted = tuple(PromotedCell.of(self._tables[name], version) for (name, _), version in cells)
+        return RebaseReport(self._after.environment, dry_run, self._after.created, promoted, tuple(left))
 
 
-def _carried_on(
-    project: "Project", before: Fork, after: Fork, by: str | None, *, dry_run: bool = False
-) -> RebaseReport:
-    """Carry what can be from one generation to another (``dry_run``: nothing); says why the rest is left."""
-    there = _opened(project, after)
-    tables, left = _tables(project, there, _opened(project, before))
-    candidates: dict[Cell, Version] = {
-        (name, version.partition): version for name, table in tables.items() for version in table.cells.values()
-    }
-    left += close(there, candidates)
-    kept: dict[Cell, Version] = {
-        (name, version.partition): version for name, table in tables.items() for version in table.carried
-    }
-    for name in in_order(candidates):
-        versions = [version for (of, _), version in candidates.items() if of == name]
-        try:
-            if versions and not dry_run:
-                tables[name].commit(versions, by)
-        except _REASONS as error:
-            for version in versions:
-                del candidates[name, version.partition]
-            left += [LeftCell(name, version.partition, str(error)) for version in versions]
-            left += close(there, candidates)
-        else:
-            kept |= {(name, version.partition): version for version in versions}
-    if not dry_run:
-        for table in tables.values():
-            table.resolve()
-    for draft in read_drafts(_opened(project, before).data)[0]:  # parked since the rebase began
-        if draft.is_living:
-            why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
-            left += [LeftCell(draft.table, partition, why) for partition in draft.partitions]
-    cells = [
-        tables[name].promoted(version)
-        for name in in_order(kept)
-        for (of, _), version in sorted(kept.items(), key=lambda item: str(item[0]))
-        if of == name
-    ]
-    return RebaseReport(after.environment, dry_run, after.created, tuple(cells), tuple(left))
-
-
-def _tables(
+def _judged(
     production: "Project", there: "Project", here: "Project"
-) -> "tuple[dict[TableName, _RebasedTable], list[LeftCell]]":
+) -> tuple[dict[TableName, JudgedTable], list[LeftCell]]:
     """The tables that were written in a generation, judged, and what of them is left."""
     assert here.environment is not None
-    tables: dict[TableName, _RebasedTable] = {}
+    tables: dict[TableName, JudgedTable] = {}
     left: list[LeftCell] = []
     for name in here.environment.written_names():
         try:
-            tables[name] = _RebasedTable(production, there, here, name)
+            tables[name] = JudgedTable(there, here, name, production=production)
         except TableNotFound:
             continue  # no commit came of it
         except IntegrityError as error:
@@ -248,78 +238,3 @@ def _tables(
 def _opened(project: "Project", fork: Fork) -> "Project":
     opened = _environment(project, fork)
     return type(project)(project.name, project.store, author=project.author, environment=opened)
-
-
-class _RebasedTable(PromotedTable):
-    """A table that was written in one generation of an environment, beside the same one in another generation."""
-
-    operation = "REBASE"
-
-    def __init__(self, production: "Project", there: "Project", here: "Project", name: TableName) -> None:
-        assert there.environment is not None
-        self._production = production
-        self._next = there.environment
-        self.carried: list[Version] = []
-        """Those that are there already, and may have been replaced there since."""
-        super().__init__(there, here, name, (), "bytes")  # what is said of rows stays the environment's own word
-        self._promoted_from = None  # they stay the environment's own
-        base = self._there.operations.refresh()
-        if base is None:
-            return
-        there_by_now = _carried(base.history, self._next.forked_at(name))
-        for partition, version in self._state.history.heads.items():
-            is_there = partition in there_by_now and there_by_now[partition] == version.metadata_sha
-            if is_there and version.log_version > self._forked_at:
-                self.carried.append(version)
-                self.cells.pop(partition, None)
-                self.left = [cell for cell in self.left if cell.partition != partition]
-        self._before = base.history.until(forked_at).heads if (forked_at := self._next.forked_at(name)) >= 0 else {}
-
-    def resolve(self) -> None:
-        """Have the head name what was carried: who committed it may have died before."""
-        if self.carried:
-            self._there.operations.resolve()
-
-    def _moved(self, version: Version, base: TableState | None) -> str | None:
-        head = base.history.heads.get(version.partition) if base is not None else None
-        if (
-            base is not None
-            and head is not None
-            and head.log_version > self._next.forked_at(self.name)
-            and head.metadata_sha != version.metadata_sha
-            and not self._precedes(head, version, base.history)
-        ):
-            return f"version {head.short} was written in its place since the rebase began"
-        return super()._moved(version, base)
-
-    def _left(self, version: Version, head: Version | None, base: TableState | None) -> str | None:
-        moved = self._moved(version, base)
-        if moved is not None or (head is not None and head.metadata_sha == version.metadata_sha):
-            return moved
-        return not_exact(version, is_new=True)  # production's import is the one that it was, or it had moved
-
-    def _is_another(self, base: TableState | None) -> str | None:
-        if self.name not in self._next.fork.tables:
-            if self._forked_at < 0:
-                return None  # what is there was carried, or written there since
-            operations = self._production.table(str(self.name)).operations
-            operations.follow()
-            if operations.name != self.name:
-                return f"production's table is called {operations.name} now"
-        return super()._is_another(base)
-
-    def _precedes(self, head: Version, version: Version, history: History) -> bool:
-        return history.record(head.log_version).operation == "REBASE" and any(
-            stored.metadata_sha == head.metadata_sha and stored.partition == head.partition
-            for stored in self._state.history.versions
-            if self._forked_at < stored.log_version < version.log_version
-        )
-
-
-def _carried(history: History, forked_at: int) -> dict[str | None, str | None]:
-    """By partition, the version that a rebase brought last to a generation."""
-    return {
-        version.partition: version.metadata_sha
-        for version in history.versions
-        if version.log_version > forked_at and history.record(version.log_version).operation == "REBASE"
-    }

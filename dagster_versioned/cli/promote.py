@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
 
     from dagster_versioned.assets.code_location import CodeLocation
-    from dagster_versioned.branches.promote import Half, LeftCell, PromotionReport
+    from dagster_versioned.branches.judgement import LeftCell
+    from dagster_versioned.branches.promote import Half, PromotionReport
     from dagster_versioned.projects.project import Project
     from dagster_versioned.proof.signatures import TrustedKeys
     from dagster_versioned.tables.history import Version

@@ -129,7 +129,7 @@ class Session:
 
     def clone_folder(self) -> Path:
         """Where the clone of the registry is, or will be. Raises `InvalidInput`."""
-        from dagster_versioned.governance.cached_clone import cached_clone
+        from dagster_versioned.governance.git_remote import cached_clone
 
         if self.clone:
             return Path(self.clone)

@@ -346,9 +346,10 @@ class Keys(_Document):
 
     def key(self, name: str) -> RegisteredKey:
         """The key of a name, or of the beginning of an id. Raises `InvalidInput` where not just one has it."""
-        living = self.living(name)
-        found = [living] if living else [key for key in self.keys if key.name == name]
-        found = found or [key for key in self.keys if len(name) >= 8 and key.id.startswith(name)]
+        if (living := self.living(name)) is not None:
+            return living
+        named = [key for key in self.keys if key.name == name]
+        found = named or [key for key in self.keys if len(name) >= 8 and key.id.startswith(name)]
         if len(found) != 1:
             known = ", ".join(f"{key.name} ({key.id[:16]})" for key in self.keys) or "none"
             raise InvalidInput(

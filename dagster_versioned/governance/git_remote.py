@@ -1,10 +1,12 @@
 """What may stand for a remote git repository: a folder, ssh or https, and nothing that git would execute."""
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from dagster_versioned.errors import InvalidInput
@@ -20,6 +22,7 @@ _USER = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _SSH = re.compile(rf"ssh://(?:{_USER}@)?{_HOST}(?::\d{{1,5}})?/[^?#]+")
 _SCP = re.compile(rf"(?:{_USER}@)?{_HOST}:[^-:?#@][^?#@]*")  # an "@" behind the host: a password before it
 _WEB = re.compile(rf"{_HOST}(?::\d{{1,5}})?")
+_NO_WEB = "is not of the form https://host[:port]/path"
 _SELF = ("localhost", "127.0.0.1", "::1")
 _CREDENTIAL = re.compile(r"://[^/\s'\"]*@")  # up to the last "@": a password may hold one
 _ADVICE = (
@@ -60,20 +63,24 @@ def remote_url(text: str, *, roots: Sequence[Path] | None = None) -> RemoteUrl:
     scheme, colon, rest = text.partition("://")
     if not colon:
         is_ssh = ":" in text.partition("/")[0]  # as git distinguishes the two
-        return _scp(text) if is_ssh else _folder(text, roots)
+        return _ssh(text, _SCP, "[user@]host:path") if is_ssh else _folder(text, roots)
     match scheme:
         case "file":
             if not rest.startswith("/"):
                 raise _refusal("is a file URL without an absolute path")
             return _folder(unquote(rest), roots)
         case "ssh":
-            if _REFUSED.search(text) or not _SSH.fullmatch(text):
-                raise _refusal("is not of the form ssh://[user@]host[:port]/path")
-            return RemoteUrl(text, "ssh:https")
+            return _ssh(text, _SSH, "ssh://[user@]host[:port]/path")
         case "https" | "http":
             return _web(text)
         case _:
             raise _refusal("has a scheme other than https, ssh and file")
+
+
+def cached_clone(kind: Literal["registries", "mirrors"], remote: str) -> Path:
+    """A folder in the user's cache, for the clone of one remote, however a folder is spelled. Raises `InvalidInput`."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "dagster-versioned", kind, hashlib.sha256(str(remote_url(remote)).encode()).hexdigest()[:16])
 
 
 def without_credentials(text: str) -> str:
@@ -95,17 +102,16 @@ def _folder(text: str, roots: Sequence[Path] | None) -> RemoteUrl:
     if ".." in path.parts:
         raise _refusal("has '..' in its path")
     path = path.absolute()
-    if roots is None:
-        listed = os.environ.get(ROOTS_VARIABLE)
-        roots = [Path(root) for root in listed.split(os.pathsep) if root] if listed is not None else None
+    if roots is None and (listed := os.environ.get(ROOTS_VARIABLE)) is not None:
+        roots = [Path(root) for root in listed.split(os.pathsep) if root]
     if roots is not None and not any(path.resolve().is_relative_to(root.resolve()) for root in roots):
         raise _refusal(f"lies outside of the folders that {ROOTS_VARIABLE} allows")
     return RemoteUrl(str(path), "file", path)
 
 
-def _scp(text: str) -> RemoteUrl:
-    if _REFUSED.search(text) or not _SCP.fullmatch(text):
-        raise _refusal("is not of the form [user@]host:path")
+def _ssh(text: str, form: re.Pattern[str], said: str) -> RemoteUrl:
+    if _REFUSED.search(text) or not form.fullmatch(text):
+        raise _refusal(f"is not of the form {said}")
     return RemoteUrl(text, "ssh:https")
 
 
@@ -113,13 +119,13 @@ def _web(text: str) -> RemoteUrl:
     try:
         parts = urlsplit(text)
     except ValueError:  # half of an IPv6 address
-        raise _refusal("is not of the form https://host[:port]/path") from None
+        raise _refusal(_NO_WEB) from None
     if "@" in parts.netloc:
         raise _refusal("holds a user or a password")
-    if parts.query or parts.fragment or "?" in text or "#" in text:
+    if "?" in text or "#" in text:
         raise _refusal("holds a query or a fragment")
     if _REFUSED.search(text) or not _WEB.fullmatch(parts.netloc) or not parts.path.strip("/"):
-        raise _refusal("is not of the form https://host[:port]/path")
+        raise _refusal(_NO_WEB)
     if parts.scheme == "http":
         if parts.hostname not in _SELF:
             raise _refusal("is plain http, which anybody on the way can read and change")

@@ -143,27 +143,16 @@ def migrate(
     switch the project stays where it is, whatever is raised; run it again, or `abort` it.
     """
     documents = _agreed(registry, mirror, project, publish=not dry_run)
-    ref, pending = documents.ref, documents.pending
-    last = documents.history.events[-1]
-    if pending is None and same_place(ref.current, target) and last.kind == "migrated":
-        assert last.source is not None
-        pending = _pending(last.source, ref.current, last.actor, last.reason, last.verified or verify, last.id)
-    elif pending is None:
-        check_apart(ref.current, target)
-        pending = _pending(ref.current, target, actor or registry.identity(), reason, verify, uuid4().hex)
+    pending = _begun(documents, project, target, verify)
+    if pending is None:
+        check_apart(documents.ref.current, target)
+        pending = _pending(documents.ref.current, target, actor or registry.identity(), reason, verify, uuid4().hex)
         pending = pending.model_copy(update={"delete_source": delete_source})
-    elif not same_place(pending.target, target):
-        raise RegistryConflict(
-            f"{project} is being moved to {pending.target.uri} by {pending.actor}, since "
-            f"{pending.started_at.isoformat()}, and not to {target.uri}. Nothing was changed. Finish that migration, "
-            "or abort it."
-        )
     if delete_source:
         registry.check_nobody_else(project, pending.source)
-    move = _Move(registry, mirror, project, pending, open_store, progress or _nobody, threads, _both(pending, verify))
-    if dry_run:
-        return move.plan(documents)
-    return move.run(documents, delete_source=delete_source)
+    both: Verify = "content" if "content" in (pending.verify, verify) else "structural"
+    move = _Move(registry, mirror, project, pending, open_store, progress or _nobody, threads, both)
+    return move.preview(documents) if dry_run else move.apply(documents, delete_source=delete_source)
 
 
 def abort(
@@ -218,7 +207,7 @@ class _Move:
         self._copied_objects = self._copied_bytes = 0
         self._asked = time.monotonic()
 
-    def plan(self, documents: ProjectDocuments) -> MigrationReport:
+    def preview(self, documents: ProjectDocuments) -> MigrationReport:
         """What there is to move, after every check that changes nothing."""
         if not self._has_switched(documents):
             self._check_target(documents)
@@ -228,7 +217,7 @@ class _Move:
         counted = (len(self._source.tables()), len(found), sum(info.size for info in found))
         return MigrationReport(None, self._name, self._pending.source, self._pending.target, True, *counted)
 
-    def run(self, documents: ProjectDocuments, *, delete_source: bool) -> MigrationReport:
+    def apply(self, documents: ProjectDocuments, *, delete_source: bool) -> MigrationReport:
         """All steps that are not done yet."""
         moved: Sequence[ObjectInfo] = ()
         if not self._has_switched(documents):
@@ -282,20 +271,20 @@ class _Move:
         mark = read_mark(self._target.data)
         if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
             return
-        own = {info.key for info in objects(self._target.data) if not is_dropped(info)}
-        signs = fence_of(own) if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
-        strange = own - signs - {key for key in own if key.startswith(_PROBE)}
-        others = (info for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
-        beside = (info.key for info in others if not is_dropped(info))  # an environment that was dropped here
-        found = next(iter(sorted(strange)), None) or next(beside, None)
-        if found is not None:
+        is_signpost = mark is not None and mark.state == "leaving" and left_at(documents.ref, self._pending.target)
+        if (found := self._strange(is_signpost=bool(is_signpost))) is not None:
             raise InvalidInput(
                 f"{self._pending.target.uri} is not empty: there is {found!r}, for one. Nothing was changed. Name an "
                 "empty place, or empty this one if nobody needs what is there."
             )
 
-    def _is_own_signpost(self, mark: MigrationMark, documents: ProjectDocuments) -> bool:
-        return mark.state == "leaving" and left_at(documents.ref, self._pending.target) is not None
+    def _strange(self, *, is_signpost: bool) -> str | None:
+        """What lies at the target and is not what a project that left it has (``is_signpost``: this one did)."""
+        own = {info.key for info in objects(self._target.data) if not is_dropped(info)}
+        signs = fence_of(own) if is_signpost else set[str]()
+        others = (info for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
+        beside = (info.key for info in others if not is_dropped(info))  # an environment that was dropped here
+        return next(iter(sorted(key for key in own - signs if not key.startswith(_PROBE))), None) or next(beside, None)
 
     def _probe(self) -> None:
         """Try what the target must be able to do, before anything is recorded. Raises `AccessDenied`."""
@@ -373,8 +362,7 @@ class _Move:
         if not wanted and not extra:
             return here
         # Parts and log entries are never replaced by other bytes, so a late copy of one does no harm.
-        fixed = [info.key for info in wanted if _PART.fullmatch(info.key) or _LOG_ENTRY.fullmatch(info.key)]
-        small = {info.key for info in wanted if info.size <= PIECE_BYTES} - set(fixed)
+        small = [info.key for info in wanted if info.size <= PIECE_BYTES and not _is_fixed(info.key)]
         replacing = {key: there[key].etag if key in there else None for key in small}
 
         def tell(done: CopyProgress) -> None:
@@ -427,19 +415,21 @@ class _Move:
             raise self._unlike(f"there are the tables {tables} here and {self._target.tables()} there")
         for name in map(str, tables):
             try:
-                _, here = self._source.table(name).replay()
-                _, there = self._target.table(name).replay()
+                (_, here), (_, there) = self._source.table(name).replay(), self._target.table(name).replay()
             except UnsupportedFeature:
                 continue  # another program's table, which was copied like any other object
             if [commit.sha256 for commit in here] != [commit.sha256 for commit in there]:
                 raise self._unlike(f"the log of {name} is another")
             if self._verify_as == "content":
-                found = self._target.table(name).verify().findings
-                if broken := [finding for finding in found if finding.subject != "document"]:
-                    raise self._unlike(
-                        f"of {name}, {broken[0].subject} {broken[0].where}: {broken[0].problem}. Where the source is "
-                        "damaged in the same way (verify it), verify='structural' moves it as it is"
-                    )
+                self._verify_content(name)
+
+    def _verify_content(self, name: str) -> None:
+        found = self._target.table(name).verify().findings
+        if broken := [finding for finding in found if finding.subject != "document"]:
+            raise self._unlike(
+                f"of {name}, {broken[0].subject} {broken[0].where}: {broken[0].problem}. Where the source is "
+                "damaged in the same way (verify it), verify='structural' moves it as it is"
+            )
 
     def _unlike(self, what: str) -> IntegrityError:
         return IntegrityError(
@@ -563,8 +553,19 @@ def _pending(
     )
 
 
-def _both(pending: PendingMigration, verify: Verify) -> Verify:
-    return "content" if "content" in (pending.verify, verify) else "structural"
+def _begun(documents: ProjectDocuments, project: str, target: Location, verify: Verify) -> PendingMigration | None:
+    """The migration to a target that is on its way, or done; raises `RegistryConflict` where another one is."""
+    ref, pending, last = documents.ref, documents.pending, documents.history.events[-1]
+    if pending is None and same_place(ref.current, target) and last.kind == "migrated":
+        assert last.source is not None
+        return _pending(last.source, ref.current, last.actor, last.reason, last.verified or verify, last.id)
+    if pending is not None and not same_place(pending.target, target):
+        raise RegistryConflict(
+            f"{project} is being moved to {pending.target.uri} by {pending.actor}, since "
+            f"{pending.started_at.isoformat()}, and not to {target.uri}. Nothing was changed. Finish that migration, "
+            "or abort it."
+        )
+    return pending
 
 
 def _nothing_to_abort(
@@ -578,6 +579,10 @@ def _nothing_to_abort(
     return GovernanceError(
         f"No migration of {project} is on its way: it is at {documents.ref.current.uri}. Nothing was called off."
     )
+
+
+def _is_fixed(key: str) -> bool:
+    return _PART.fullmatch(key) is not None or _LOG_ENTRY.fullmatch(key) is not None
 
 
 def _digest(data: ObjectStore, info: ObjectInfo) -> str:

@@ -136,19 +136,6 @@ class GovernanceStore:
 
     # ---- the commit point of a migration
 
-    def switch(self, project: str, expected: Ref, new: Ref) -> None:
-        """Replace ref.json by another, if it still is the one expected.
-
-        Raises `RegistryConflict` where it is not, and `GovernanceError` where it cannot be read.
-        """
-        ref, etag = self.ref_with_etag(project)
-        try:
-            if ref != expected:
-                raise self._changed(project, ref)
-            self.store.put_if_match(self.key(project, _REF), new.to_bytes(), etag)
-        except PreconditionFailed:
-            raise self._changed(project, self.ref(project)) from None
-
     def commit_migration(self, project: str, event: Event) -> Event:
         """Switch a project: put the history with the event, then replace ref.json by the one that follows.
 
@@ -277,12 +264,9 @@ class GovernanceStore:
         ref = _usable(stored[_REF], Ref)
         history = _usable(stored[_HISTORY], MigrationHistory)
         self._check_continued(project, ref, history, state, registry)
-        expected: dict[str, Ref | Dispatch | MigrationHistory | PendingMigration | None] = {
-            _HISTORY: state.history,
-            _REF: state.ref,
-            _DISPATCH: state.dispatch,
-            _PENDING: state.pending,
-        }
+        documents = (state.history, state.ref, state.dispatch, state.pending)
+        expected: dict[str, Ref | Dispatch | MigrationHistory | PendingMigration | None]
+        expected = dict(zip(_ORDER, documents, strict=True))
         steps: list[_Step] = []
         event = _event_ahead(ref, history, state)
         if event is not None:
@@ -433,8 +417,8 @@ def _event_ahead(ref: Ref | None, history: MigrationHistory | None, state: "Proj
     """The event of a migration that the mirror knows and the registry does not, if it is not one that was aborted."""
     pending = state.pending
     if history is not None and len(history.events) > len(state.history.events):
-        event = history.events[-1]
-        if (pending and event.id == pending.id) or (ref is not None and ref.says_the_same_as(history.ref())):
+        event, is_switched = history.events[-1], ref is not None and ref.says_the_same_as(history.ref())
+        if is_switched or (pending and event.id == pending.id):
             return event
     if pending is None or ref is None or ref.current != pending.target:
         return None

@@ -525,15 +525,17 @@ class Registry:
         paths = {_path(other, name): (other, name) for other in others for name in (REF, PENDING)}
         for path, data in tree.read_all(paths, at_most=MAX_DOCUMENT_BYTES).items():
             other, name = paths[path]
-            if name == REF:
-                ref = self._parsed(data, path, Ref)
-                place = ref.current if ref is not None else None
-            else:
-                pending = self._parsed(data, path, PendingMigration)
-                place = pending.target if pending is not None else None
+            place = self._place(data, path, is_pending=name == PENDING)
             if place is not None and share_bytes(place, location):
                 return other, place
         return None
+
+    def _place(self, data: bytes | None, path: str, *, is_pending: bool) -> Location | None:
+        if is_pending:
+            pending = self._parsed(data, path, PendingMigration)
+            return None if pending is None else pending.target
+        ref = self._parsed(data, path, Ref)
+        return None if ref is None else ref.current
 
     def _actor(self, actor: str | None) -> str:
         return as_line(actor or self.identity(), "actor")

@@ -20,7 +20,7 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionedError,
 )
-from dagster_versioned.governance.cached_clone import cached_clone
+from dagster_versioned.governance.git_remote import cached_clone
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.git_tree import Tree
 from dagster_versioned.governance.registry import MARKER
@@ -257,7 +257,7 @@ class VersionMirror:
             seen = self._parse(commits_path(table), data)
         except GovernanceError as error:
             wrong = str(error)
-        history: History | None = None
+        gone, history = MirroredTable(table, seen.log_version, -1, None), None
         try:
             history = self._project.table(table).state.history
             wrong = wrong or seen.difference(SeenCommits.of(history))
@@ -266,19 +266,24 @@ class VersionMirror:
                 raise
             wrong = wrong or f"the mirror saw the log up to @{seen.log_version}, but the table is gone"
         except (IntegrityError, UnsupportedFeature) as error:
-            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), refused=str(error))
+            return _TableUpdate(gone, refused=str(error))
         if wrong is not None and not is_accepted:
-            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), refused=wrong)
+            return _TableUpdate(gone, refused=wrong)
         documents: dict[str, bytes | None] = {}
         if wrong is not None:  # another table of that name, so nothing of the old one may stay
             documents |= {path: None for path in tree.paths(table) if is_table_document(path)}
         if history is None:
-            return _TableUpdate(MirroredTable(table, seen.log_version, -1, None), documents)
+            return _TableUpdate(gone, documents)
+        return self._update_of(tree, table, seen, history, documents)
+
+    def _update_of(
+        self, tree: Tree, table: str, seen: SeenCommits, history: History, documents: dict[str, bytes | None]
+    ) -> _TableUpdate:
+        """The update to a history, beside documents that go."""
         documents |= table_documents(table, history)
         seen_shas = self._attestations(attestations_path(table), tree)
-        documents[attestations_path(table)] = attestations_document(
-            {*seen_shas, *signed_documents(self._project.table(table).store)}
-        )
+        signed = signed_documents(self._project.table(table).store)
+        documents[attestations_path(table)] = attestations_document({*seen_shas, *signed})
         named: Iterable[Version] = () if history.is_partitioned else history.versions
         versions = sorted(
             (version.log_version, version.metadata_sha) for version in named if version.metadata_sha is not None

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.connect import STALE_AFTER, Governance, Role
-from dagster_versioned.governance.git_remote import remote_url
+from dagster_versioned.governance.git_remote import cached_clone, remote_url
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.storage.location import Location

@@ -103,15 +103,13 @@ def rename(
     return report
 
 
-def sweep(
-    project: ProjectContext, state: TableState, min_age: timedelta, *, dry_run: bool
-) -> tuple[tuple[str, ...], int]:
-    """Delete the files that are left under names that a table had, once the rename is old enough.
+def former_files(project: ProjectContext, state: TableState, min_age: timedelta) -> list[ObjectInfo]:
+    """The files of the data folder that are left under names that a table had, once the rename is old enough.
 
-    Returns their keys, below the table's folder, and their size. What an environment reads under such a name stays as
-    long as it is there; raises `InvalidInput` naming it where nothing may stay (``min_age`` of 0, a purge).
+    What an environment reads under such a name stays as long as it is there; raises `InvalidInput` naming it where
+    nothing may stay (``min_age`` of 0, a purge).
     """
-    found: list[tuple[str, ObjectInfo]] = []
+    found: list[ObjectInfo] = []
     former = dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name)
     readers = _readers(project.store, former) if former else {}
     for source in former:
@@ -126,12 +124,10 @@ def sweep(
         ended = left.cache.refresh()
         if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:
             continue
-        if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) < min_age:
-            continue
-        found += [(source, info) for info in left.store.list() if not info.key.startswith(_LOG)]
-    if not dry_run:
-        project.data.delete([f"{source}/{info.key}" for source, info in found])
-    return tuple(f"../{source}/{info.key}" for source, info in found), sum(info.size for _, info in found)
+        if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) >= min_age:
+            files = (info for info in left.store.list() if not info.key.startswith(_LOG))
+            found += [replace(info, key=f"{source}/{info.key}") for info in files]
+    return found
 
 
 def _readers(store: ObjectStore, former: Collection[str]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """One versioned table: everything a user can do with it."""
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
@@ -19,7 +18,7 @@ from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInpu
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.reference import HeadReference, LogVersion, PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import Run
-from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.code_details import code_of, compare_codes
@@ -28,10 +27,9 @@ from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION, con
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
-from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts
+from dagster_versioned.tables.documents.parked_draft import collected_drafts
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.documents.tag import find_tagged
-from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Parents, parents_by_partition, upstreams
 from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
@@ -69,8 +67,6 @@ if TYPE_CHECKING:
     from dagster_versioned.engines.comparison import RowDiff
     from dagster_versioned.tables.rename import RenameReport
 
-
-logger = logging.getLogger("dagster_versioned")
 
 _REPARTITIONS = 50
 """How often rows are read again that others wrote meanwhile."""
@@ -643,23 +639,14 @@ class VersionedTable:
         So are the documents of drafts that were closed before, and of those that waited for more than 7 days.
         """
         self._require("vacuum", dry_run=dry_run)
-        drafts = collected_drafts(self.project.data, str(self.name), datetime.now(UTC) - min_age)
-        if not dry_run:
-            for draft in read_drafts(self.project.data, str(self.name))[0] if drafts else ():
-                if draft.is_living and draft.is_old:
-                    logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
-            self.project.data.delete([info.key for info in drafts])
-        report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
-        kept = [version.metadata_sha for version in self.last_state.history.versions if version.gone is None]
-        findings = [
-            finding for finding in unneeded_findings(self.store, kept) if finding.modified < datetime.now(UTC) - min_age
-        ]
-        if not dry_run:
-            self.store.delete([info.key for info in findings])
-        keys = [*(info.key for info in findings), *(f"../{info.key}" for info in drafts)]
-        size = sum(info.size for info in (*drafts, *findings))
-        report = replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
-        return self._with_former_folders(report, min_age)
+        before = datetime.now(UTC) - min_age
+        plan = self.operations.collector().plan_vacuum(
+            before,
+            by or self.project.author,
+            drafts=collected_drafts(self.project.data, str(self.name), before),
+            former=lambda: self._former_files(min_age),
+        )
+        return plan.preview() if dry_run else plan.apply()
 
     def expire(
         self,
@@ -676,9 +663,8 @@ class VersionedTable:
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
         self._require("expire", dry_run=dry_run)
-        return self.operations.collector().expire(
-            keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
-        )
+        plan = self.operations.collector().plan_expiry(keep_last, older_than, by or self.project.author, why)
+        return plan.preview() if dry_run else plan.apply()
 
     def purge(
         self,
@@ -698,21 +684,22 @@ class VersionedTable:
         Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares, which stay where
         ``keep_shared`` says so.
         """
-        from dagster_versioned.tables.rename import sweep
-
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         self._require("purge", dry_run=dry_run)
         chosen = [self.version(version) for version in versions]
-        sweep(self.project, self._known(), timedelta(0), dry_run=True)  # refuses where bytes would have to stay
+        self._former_files(timedelta(0))  # refuses where bytes would have to stay
         same = {v.metadata_sha for v in chosen if v.raw is not None}
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
-        every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
-        report = self.operations.collector().purge(
-            every, dry_run=dry_run, by=by or self.project.author, why=why, keep_shared=keep_shared
+        plan = self.operations.collector().plan_purge(
+            [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at],
+            by or self.project.author,
+            why,
+            keep_shared=keep_shared,
+            former=lambda: self._former_files(timedelta(0)),
         )
-        return self._with_former_folders(report, timedelta(0))
+        return plan.preview() if dry_run else plan.apply()
 
     def repair(self) -> None:
         """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index.
@@ -793,12 +780,11 @@ class VersionedTable:
             self.operations.change(made.draft)
         return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
 
-    def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
-        """The report of a collection, with what is left under names that the table had."""
-        from dagster_versioned.tables.rename import sweep
+    def _former_files(self, min_age: timedelta) -> Sequence[ObjectInfo]:
+        """What is left under names that the table had."""
+        from dagster_versioned.tables.rename import former_files
 
-        keys, size = sweep(self.project, self._known(), min_age, dry_run=report.dry_run)
-        return replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
+        return former_files(self.project, self._known(), min_age)
 
     def known_schema(self) -> StructType | None:
         """The table's columns as of a moment ago; ``None`` where it has none yet."""

@@ -292,19 +292,6 @@ def test_a_mirror_travels_by_pickle(published: GovernanceStore):
 # ---- the commit point
 
 
-def test_the_switch_is_a_compare_and_swap(registry: Registry, anywhere: GovernanceStore):
-    registry.register("NYC", A)
-    anywhere.publish(registry)
-    old = anywhere.ref("NYC")
-    new = Ref(current=B)
-    anywhere.switch("NYC", old, new)
-    assert anywhere.ref("NYC") == new
-    for expected in (old, Ref(current=C)):
-        with pytest.raises(RegistryConflict, match=r"not the one expected: it names /data/b"):
-            anywhere.switch("NYC", expected, old)
-    assert anywhere.ref("NYC") == new
-
-
 def test_a_migration_switches_once_however_often_it_is_run(registry: Registry, anywhere: GovernanceStore):
     registry.register("NYC", A)
     anywhere.publish(registry)

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_versioned.errors import GovernanceError, InvalidInput, RegistryConflict, RegistryUnavailable
 from dagster_versioned.governance import git_command, git_repository
-from dagster_versioned.governance.cached_clone import cached_clone
+from dagster_versioned.governance.git_remote import cached_clone
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 from support.git_server import GitServer, git_server, make_certificate, make_ssh

@@ -16,8 +16,10 @@ class ChangeFiles:
     One belongs to the version that its commit made, and holds rows of the version before as well: how they were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, commits: Iterable[Commit] = ()) -> None:
         self._by_commit: dict[int, list[tuple[str | None, str, Cdc]]] = {}
+        for commit in commits:
+            self.advance(commit)
 
     def advance(self, commit: Commit) -> None:
         """Take a later commit into account."""

@@ -10,13 +10,14 @@ between two intents leaves objects that nothing claims: `Collector.vacuum` takes
 `Collector.purge` of the same versions at once.
 """
 
+import logging
 import uuid
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Literal, cast
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, cast
 
 from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
@@ -24,13 +25,17 @@ from dagster_versioned.engines.part_cache import forget_parts, forget_unhashed
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
+from dagster_versioned.tables.documents.parked_draft import read_drafts
+from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.lease import Lease, owner, wait_until_free
 from dagster_versioned.tables.maintenance.protection import Protectors, kept_as, with_own_parents
 from dagster_versioned.tables.parts import named_sha, objects_of, part_sha, parts_of, sha256_of, vector_object
 from dagster_versioned.tables.state import StateCache, TableState
-from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
+
+logger = logging.getLogger("dagster_versioned")
 
 MIN_AGE = timedelta(days=7)
 PATHS_PER_INTENT = 1000
@@ -66,10 +71,76 @@ class CollectionReport:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    versions: tuple[Version, ...]
-    sizes: Mapping[str, int]
-    kept: Mapping[str, str]
+class Marked:
+    """What goes in a state: versions that lose their claim, and paths, by size; ``kept`` says which others stay."""
+
+    versions: tuple[Version, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+Mark = Callable[[TableState], Marked]
+
+
+@dataclass(frozen=True)
+class Loose:
+    """What no version can claim, so that no intent has to name it.
+
+    ``files`` are of the table's own folder, ``beside`` of the project's data folder; copies of ``erased`` paths, by
+    size, are forgotten.
+    """
+
+    files: Sequence[ObjectInfo] = ()
+    beside: Sequence[ObjectInfo] = ()
+    unfinished: Sequence[UnfinishedWrite] = ()
+    erased: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class Purpose(NamedTuple):
+    """What a collection is for, by whose will, and why."""
+
+    kind: Kind
+    by: str | None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """A collection that nobody has announced; nothing was changed for it.
+
+    It is marked anew in each state that it may be committed to. ``loose`` is what goes after it, ``drafts`` are
+    documents that go before.
+    """
+
+    collector: "Collector"
+    purpose: Purpose
+    mark: Mark
+    loose: Callable[[], Loose] = Loose
+    drafts: Sequence[ObjectInfo] = ()
+
+    def preview(self) -> CollectionReport:
+        """What would be deleted now."""
+        return self.report(self.mark(self.collector.state()), self.loose(), dry_run=True)
+
+    def apply(self) -> CollectionReport:
+        """Delete it."""
+        return self.collector.apply(self)
+
+    def report(self, marked: Marked, loose: Loose, *, dry_run: bool) -> CollectionReport:
+        """What goes, in words of users."""
+        beside = [*self.drafts, *loose.beside]
+        return CollectionReport(
+            self.purpose.kind,
+            dry_run,
+            marked.versions,
+            (*sorted(marked.sizes), *(info.key for info in loose.files), *(f"../{info.key}" for info in beside)),
+            sum(marked.sizes.values())
+            + sum(info.size for info in (*loose.files, *beside))
+            + sum(write.size or 0 for write in loose.unfinished),
+            marked.kept,
+            tuple(sorted(write.key or write.id for write in loose.unfinished)),
+            tuple(sorted(self.collector.protectors.unreadable)),
+        )
 
 
 @dataclass(slots=True)
@@ -149,52 +220,12 @@ class Claims:
             lives[-1].end = version
 
 
-class _Intent:
-    """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease.
+class _Round(NamedTuple):
+    """What one intent marked and named, and what of it was deleted; ``None`` where it was cancelled."""
 
-    It takes the claim of all the versions at once, because a version must have lost it before its first byte goes.
-    The lease is taken with each attempt to commit it, once the plan, which may take long, is made.
-    """
-
-    def __init__(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
-        self.lease = Lease(str(uuid.uuid4()))
-        self.collection: Collection | None = None
-        self.planned = _Plan((), {}, {})
-        self._kind = kind
-        self._plan = plan
-        self._by = by
-        self._why = why
-
-    def draft(self, state: TableState | None, _: int) -> CommitDraft | None:
-        """The next log entry, or ``None`` where nothing is to be collected."""
-        assert state is not None  # a collector is made from a state
-        self.planned = self._plan(state)
-        paths = frozenset(sorted(self.planned.sizes)[:PATHS_PER_INTENT])
-        if not paths and not self.planned.versions:
-            return None
-        self.lease.begin()
-        self.collection = Collection(
-            id=self.lease.collection_id,
-            kind=self._kind,
-            log_version=state.log_version + 1,
-            done=False,
-            paths=paths,
-            versions=tuple((v.log_version, v.partition) for v in self.planned.versions),
-            owner=owner(),
-            by=self._by,
-            why=self._why,
-        )
-        return CommitDraft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
-
-
-@dataclass(frozen=True)
-class _Round:
-    """What one intent planned and named, and what of it was deleted; nothing where it was cancelled."""
-
-    planned: _Plan
+    marked: Marked
     named: frozenset[str] = frozenset()
-    deleted: frozenset[str] = frozenset()
-    cancelled: bool = False
+    deleted: frozenset[str] | None = frozenset()
 
 
 class Collector:
@@ -207,24 +238,22 @@ class Collector:
         self,
         store: ObjectStore,
         cache: StateCache,
-        commit: Callable[[Callable[[TableState | None, int], CommitDraft | None]], TableState | None],
+        commit: Callable[[PlanCommit], TableState | None],
         protectors: Protectors,
     ) -> None:
+        self.protectors = protectors
         self._store = store
         self._cache = cache
         self._commit = commit
-        self._protectors = protectors
         self._claimed = Claims(store)
 
-    def expire(
-        self,
-        *,
-        keep_last: int | None,
-        older_than: datetime | None,
-        dry_run: bool,
-        by: str | None,
-        why: str | None,
-    ) -> CollectionReport:
+    def state(self) -> TableState:
+        """The table as it is now."""
+        return self._cache.existing_state()
+
+    def plan_expiry(
+        self, keep_last: int | None, older_than: datetime | None, by: str | None, why: str | None
+    ) -> CollectionPlan:
         """Drop the claim of old versions on their parts, and delete the parts that nothing else needs."""
         if keep_last is None and older_than is None:
             raise InvalidInput(
@@ -241,14 +270,24 @@ class Collector:
                 f"keep_last must be 1 or more, not {keep_last}: the head is always kept. Nothing was deleted."
             )
 
-        def plan(state: TableState) -> _Plan:
-            return self._expired(state, keep_last, older_than)
+        def mark(state: TableState) -> Marked:
+            candidates = _old(state.history, keep_last, older_than)
+            protected = with_own_parents(state.history, candidates, self.protectors.all(state.history))
+            versions = tuple(v for v in candidates if kept_as(v) not in protected)
+            kept = {v.short: protected[kept_as(v)].text for v in candidates if kept_as(v) in protected}
+            return Marked(versions, self._only_claimed_by(state, versions), kept)
 
-        return self._collect("expire", plan, dry_run, by, why)
+        return CollectionPlan(self, Purpose("expire", by, why), mark)
 
-    def purge(
-        self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str, keep_shared: bool = False
-    ) -> CollectionReport:
+    def plan_purge(
+        self,
+        versions: Sequence[Version],
+        by: str | None,
+        why: str,
+        *,
+        keep_shared: bool,
+        former: Callable[[], Sequence[ObjectInfo]],
+    ) -> CollectionPlan:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
         Raises `InvalidInput` where a version that stays needs the same bytes (``keep_shared``: then they stay), an
@@ -257,44 +296,53 @@ class Collector:
         hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
-
-        def plan(state: TableState) -> _Plan:
-            chosen = [v for v in state.history.versions if (v.log_version, v.partition) in wanted]
-            return self._purged(state, chosen, keep_shared)
-
-        if (copy := next(self._protectors.copies(self._erased(wanted).keys()), None)) is not None:
+        if (copy := next(self.protectors.copies(self._erased(wanted).keys()), None)) is not None:
             name = copy.split("/")[2]
             raise InvalidInput(
                 f"The environment {name!r} has a copy of the bytes that would be purged: {copy}. Nothing was deleted. "
                 f"Drop that environment first: `dagster-versioned env drop {name} --apply`."
             )
-        report = self._collect("purge", plan, dry_run, by, why)
-        erased = self._erased(wanted)
-        if not dry_run:  # also of those that were deleted elsewhere before
-            self._forget_cached(erased)
-            self._protectors.forget(erased.keys())
-        return self._discard(
-            report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
-        )
 
-    def vacuum(self, *, min_age: timedelta, dry_run: bool, by: str | None) -> CollectionReport:
-        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes.
+        def mark(state: TableState) -> Marked:
+            chosen = [v for v in state.history.versions if (v.log_version, v.partition) in wanted]
+            return self._purged(state, chosen, keep_shared)
+
+        def loose() -> Loose:
+            erased = self._erased(wanted)
+            unfinished = [write for write in self._store.unfinished() if _may_hold(write, erased)]
+            return Loose(self._copies(erased), former(), unfinished, erased)
+
+        return CollectionPlan(self, Purpose("purge", by, why), mark, loose)
+
+    def plan_vacuum(
+        self,
+        before: datetime,
+        by: str | None,
+        *,
+        drafts: Sequence[ObjectInfo],
+        former: Callable[[], Sequence[ObjectInfo]],
+    ) -> CollectionPlan:
+        """Delete objects that no version needs and that are older than a moment, and staging of dead writes.
 
         Unfinished uploads to a bucket go at the same age; a local disk is tidied by every process that writes to it.
         """
-        before = datetime.now(UTC) - min_age
 
-        def plan(state: TableState) -> _Plan:
-            return self._orphans(state, before)
+        def mark(state: TableState) -> Marked:
+            found = (info for info in self._data_objects() if info.modified < before)
+            needed = self._needed(state)
+            return Marked(sizes={info.key: info.size for info in found if info.key not in needed})
 
-        report = self._collect("vacuum", plan, dry_run, by, None)
-        staged = [info for info in self._store.list(_STAGING) if info.modified < before]
-        uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
-        return self._discard(report, staged, uploads)
+        def loose() -> Loose:
+            kept = [version.metadata_sha for version in self.state().history.versions if version.gone is None]
+            files = [*self._store.list(_STAGING), *unneeded_findings(self._store, kept)]
+            uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
+            return Loose([info for info in files if info.modified < before], former(), uploads)
+
+        return CollectionPlan(self, Purpose("vacuum", by), mark, loose, drafts)
 
     def refuse_protected(self, versions: Iterable[Version]) -> None:
         """Raise `InvalidInput` where one of these is pinned, tagged, or what an environment began with."""
-        kept = self._protectors.kept(self._cache.existing_state().history)
+        kept = self.protectors.kept(self.state().history)
         for version in versions:
             if (reason := kept.get(kept_as(version))) is not None:
                 first = "Unpin it" if reason.kind == "pin" else f"Drop that {reason.kind}"
@@ -302,8 +350,8 @@ class Collector:
 
     def protected(self) -> dict[str, str]:
         """The keys that pinned and tagged versions need, and those that an environment began with, each with why."""
-        state = self._cache.existing_state()
-        kept = self._protectors.kept(state.history)
+        state = self.state()
+        kept = self.protectors.kept(state.history)
         found: dict[str, str] = {}
         for version in state.history.versions:
             if (reason := kept.get(kept_as(version))) is not None and version.gone is None:
@@ -319,91 +367,96 @@ class Collector:
         """
 
         def is_open() -> bool:
-            return any(other.id == collection.id for other in self._cache.existing_state().history.open_collections)
+            return any(other.id == collection.id for other in self.state().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
             # What has lost a byte cannot have its claim back, whatever was committed since.
             cancelled = self._is_cancelled(collection) and self._is_untouched(collection)
             if self._finish(collection, cancelled=cancelled) and not cancelled:
-                self._delete_all(collection.kind, dict.fromkeys(collection.paths, 0), collection.by, collection.why)
+                purpose = Purpose(cast("Kind", collection.kind), collection.by, collection.why)
+                self._delete_all(purpose, dict.fromkeys(collection.paths, 0))
 
     def settle_all(self) -> None:
         """`settle` every open collection."""
-        for collection in self._cache.existing_state().history.open_collections:
+        for collection in self.state().history.open_collections:
             self.settle(collection)
 
-    def _collect(
-        self, kind: Kind, plan: Callable[[TableState], _Plan], dry_run: bool, by: str | None, why: str | None
-    ) -> CollectionReport:
-        if dry_run:
-            planned = plan(self._cache.existing_state())
-        else:
-            self.settle_all()
-            planned = self._run(kind, plan, by, why)
-            self._forget_others(kind)
-        return CollectionReport(
-            kind,
-            dry_run,
-            planned.versions,
-            tuple(sorted(planned.sizes)),
-            sum(planned.sizes.values()),
-            planned.kept,
-            unreadable=tuple(sorted(self._protectors.unreadable)),
-        )
+    def apply(self, plan: CollectionPlan) -> CollectionReport:
+        """Delete what is marked, by intents, and then what no version can claim."""
+        data = self.protectors.project.data
+        for draft in read_drafts(data, str(self.protectors.table))[0] if plan.drafts else ():
+            if draft.is_living and draft.is_old:
+                logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
+        data.delete([info.key for info in plan.drafts])
+        self.settle_all()
+        marked = self._run(plan.purpose, plan.mark)
+        self._forget_others(plan.purpose.kind)
+        loose = plan.loose()
+        if loose.erased:  # also of what was deleted elsewhere before
+            self._forget_cached(loose.erased)
+            self.protectors.forget(loose.erased.keys())
+        self._store.delete([info.key for info in loose.files])
+        self._store.abort(loose.unfinished)
+        data.delete([info.key for info in loose.beside])
+        return plan.report(marked, loose, dry_run=False)
 
-    def _discard(
-        self, report: CollectionReport, staged: Sequence[ObjectInfo], unfinished: Sequence[UnfinishedWrite]
-    ) -> CollectionReport:
-        """Delete what no version can claim, so that no intent has to name it, unless it is a dry run."""
-        if not report.dry_run:
-            self._store.delete([info.key for info in staged])
-            self._store.abort(unfinished)
-        return replace(
-            report,
-            keys=(*report.keys, *(info.key for info in staged)),
-            size_bytes=report.size_bytes
-            + sum(info.size for info in staged)
-            + sum(write.size or 0 for write in unfinished),
-            unfinished=tuple(sorted(write.key or write.id for write in unfinished)),
-        )
+    def _run(self, purpose: Purpose, mark: Mark) -> Marked:
+        """Collect what is marked, in intents of bounded size; returns what was collected."""
+        while (first := self._round(purpose, mark)).deleted is None:
+            pass  # it is marked anew, now that it is known what for
+        rest = {path: size for path, size in first.marked.sizes.items() if path not in first.deleted}
+        done = {path: size for path, size in first.marked.sizes.items() if path not in rest}
+        return replace(first.marked, sizes={**done, **self._delete_all(purpose, rest)})
 
-    def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
-        """Collect what the plan says, in intents of bounded size; returns what was collected."""
-        first = self._round(kind, plan, by, why)
-        while first.cancelled:  # and the plan knows now what for
-            first = self._round(kind, plan, by, why)
-        sizes = first.planned.sizes
-        done = {path: sizes[path] for path in first.deleted}
-        rest = {path: size for path, size in sizes.items() if path not in first.deleted}
-        return replace(first.planned, sizes={**done, **self._delete_all(kind, rest, by, why)})
-
-    def _delete_all(self, kind: str, sizes: Mapping[str, int], by: str | None, why: str | None) -> dict[str, int]:
+    def _delete_all(self, purpose: Purpose, sizes: Mapping[str, int]) -> dict[str, int]:
         """Collect paths that no version claims any more, but for those that are needed again; returns the deleted."""
         waiting = dict(sizes)
         done: dict[str, int] = {}
 
-        def plan(state: TableState) -> _Plan:
+        def mark(state: TableState) -> Marked:
             needed = self._needed(state)
-            return _Plan((), {path: size for path, size in waiting.items() if path not in needed}, {})
+            return Marked(sizes={path: size for path, size in waiting.items() if path not in needed})
 
-        while waiting and (found := self._round(kind, plan, by, why)).named:
-            done.update((path, waiting.pop(path)) for path in found.deleted)
+        while waiting and (found := self._round(purpose, mark)).named:
+            done.update((path, waiting.pop(path)) for path in found.deleted or ())
         return done
 
-    def _round(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Round:
-        """One intent with its deletion.
+    def _round(self, purpose: Purpose, mark: Mark) -> _Round:
+        """One intent, of at most `PATHS_PER_INTENT` paths, with its deletion.
 
-        The deletion ends with the lease, and so does the collection: what is left then is announced anew, by an intent
-        with a lease of its own.
+        The intent takes the claim of all the versions at once, because a version must have lost it before its first
+        byte goes. The lease is taken with each attempt to commit it, once what is marked, which may take long, is
+        known. The deletion ends with the lease, and so does the collection: what is left then is announced anew, by an
+        intent with a lease of its own.
         """
-        announced = _Intent(kind, plan, by, why)
-        with announced.lease as lease:
-            if self._commit(announced.draft) is None or announced.collection is None:
-                return _Round(announced.planned)
-            deleted = self._delete_and_finish(announced.collection, lease)
-        if deleted is None:
-            return _Round(announced.planned, cancelled=True)
-        return _Round(announced.planned, announced.collection.paths, deleted)
+        marked = Marked()
+        collection: Collection | None = None
+
+        def announce(state: TableState | None, _: int) -> CommitDraft | None:
+            nonlocal marked, collection
+            assert state is not None  # a collector is made from a state
+            marked, collection = mark(state), None
+            paths = frozenset(sorted(marked.sizes)[:PATHS_PER_INTENT])
+            if not paths and not marked.versions:
+                return None
+            lease.begin()
+            collection = Collection(
+                id=lease.collection_id,
+                kind=purpose.kind,
+                log_version=state.log_version + 1,
+                done=False,
+                paths=paths,
+                versions=tuple((v.log_version, v.partition) for v in marked.versions),
+                owner=owner(),
+                by=purpose.by,
+                why=purpose.why,
+            )
+            return CommitDraft(purpose.kind.upper(), [], {"collect": collection.to_json()}, announces=False)
+
+        with Lease(str(uuid.uuid4())) as lease:
+            if self._commit(announce) is None or collection is None:
+                return _Round(marked)
+            return _Round(marked, collection.paths, self._delete_and_finish(collection, lease))
 
     def _delete_and_finish(self, collection: Collection, lease: Lease) -> frozenset[str] | None:
         """Delete an intent's paths and commit that it is done; returns the deleted paths, ``None`` if it was cancelled.
@@ -413,7 +466,7 @@ class Collector:
         deleted: frozenset[str] | None = None
         if not self._is_cancelled(collection):
             # Nothing that is needed was named, but for what a foreign commit added since.
-            going = sorted(collection.paths - self._needed(self._cache.existing_state()))
+            going = sorted(collection.paths - self._needed(self.state()))
             deleted = self._delete(going, lease)
             if going and not deleted and not collection.versions:
                 raise CommitConflict(
@@ -426,8 +479,8 @@ class Collector:
     def _is_cancelled(self, collection: Collection) -> bool:
         if not collection.versions:
             return False
-        history = self._cache.existing_state().history
-        protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.kept(history)
+        history = self.state().history
+        protected = self.protectors.all(history) if collection.kind == "expire" else self.protectors.kept(history)
         pairs = set(collection.versions)
         return any((v.log_version, v.partition) in pairs and kept_as(v) in protected for v in history.versions)
 
@@ -455,7 +508,7 @@ class Collector:
             return CommitDraft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
 
         # Looked at first: the log may be closed for a move by now, and a collection that ended has not failed by that.
-        while self._unneeded(self._cache.existing_state()) and self._commit(draft) is not None:
+        while self._unneeded(self.state()) and self._commit(draft) is not None:
             pass
 
     def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
@@ -482,35 +535,25 @@ class Collector:
 
     def _forget_cached(self, paths: Iterable[str]) -> None:
         """Delete what this machine has cached of paths, which come before their objects: those have the ETags."""
-        shas = self._claims(self._cache.existing_state()).shas
+        shas = self._claims(self.state()).shas
         forget_parts(sha for path in paths if (sha := shas.get(path) or named_sha(path)) is not None)
         remote = (path for path in paths if named_sha(path) is None and self._store.local_path(path) is None)
         forget_unhashed(self._store, remote)
 
-    def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
-        candidates = _old(state.history, keep_last, older_than)
-        protected = with_own_parents(state.history, candidates, self._protectors.all(state.history))
-        versions = tuple(v for v in candidates if kept_as(v) not in protected)
-        kept = {v.short: protected[kept_as(v)].text for v in candidates if kept_as(v) in protected}
-        return _Plan(versions, self._only_claimed_by(state, versions), kept)
-
-    def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> _Plan:
-        heads = set(state.history.heads.values())
+    def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> Marked:
         staying = [v for v in chosen if v.gone is None]
+        gone = [v for v in chosen if v.gone is not None]
         self.refuse_protected(staying)
-        for version in staying:
-            if version in heads:
-                raise InvalidInput(
-                    f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
-                    "Nothing was deleted. Write a version without the data first."
-                )
-        claims = self._claims(state)
-        wanted = claims.of(staying)
-        leaving = set(staying)
-        others = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        if keep_shared:
-            wanted = wanted - claims.of(others)
-        elif claims.of(others) & wanted:
+        heads = set(state.history.heads.values())
+        if head := next((version for version in staying if version in heads), None):
+            raise InvalidInput(
+                f"Version {head.short} is the head, so purging it would leave a table that cannot be read. "
+                "Nothing was deleted. Write a version without the data first."
+            )
+        claims, history, leaving = self._claims(state), state.history.versions, set(staying)
+        others = [v for v in history if v.gone is None and v not in leaving]
+        wanted, kept = claims.of(staying), claims.of(others)
+        if wanted & kept and not keep_shared:
             shared = claims.among(wanted)
             sharing = [version for version in others if shared.of([version]) & wanted]
             raise InvalidInput(
@@ -518,17 +561,14 @@ class Collector:
                 f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
             )
         # They tell how rows were, so they go, whichever version they belong to.
-        wanted |= claims.changes.telling_of(staying, state.history.versions).keys()
-        gone = [v for v in chosen if v.gone is not None]
-        if gone:
-            left = claims.of(gone) - claims.of(others)
-            left |= claims.changes.telling_of(gone, state.history.versions).keys()
-            wanted |= left & {info.key for info in self._data_objects()} if left else set()
-        return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
+        wanted = (wanted - kept) | claims.changes.telling_of(staying, history).keys()
+        if left := (claims.of(gone) - kept) | claims.changes.telling_of(gone, history).keys():
+            wanted |= left & {info.key for info in self._data_objects()}
+        return Marked(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)})
 
     def _erased(self, purged: Set[tuple[int, str | None]]) -> dict[str, int]:
         """The paths of purged versions that nothing needs, with their sizes; whether their objects are there or not."""
-        state = self._cache.existing_state()
+        state = self.state()
         chosen = {v for v in state.history.versions if (v.log_version, v.partition) in purged}
         claims = self._claims(state)
         had = claims.of(chosen) | claims.changes.telling_of(chosen, state.history.versions).keys()
@@ -558,7 +598,7 @@ class Collector:
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
         claims = self._claims(state)
         changes = claims.changes.needed(state.history.versions, leaving)
-        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self._protectors.parked(self._store))
+        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self.protectors.parked(self._store))
 
     def _current(self, state: TableState) -> set[str]:
         return objects_of(self._store, parts_of(state.snapshot))
@@ -567,10 +607,6 @@ class Collector:
         if self._claimed.log_version < state.log_version:
             self._claimed.advance(read_commits(self._store, self._claimed.log_version + 1, state.log_version))
         return self._claimed
-
-    def _orphans(self, state: TableState, before: datetime) -> _Plan:
-        needed = self._needed(state)
-        return _Plan((), {info.key: info.size for info in self._data_objects() if _is_orphan(info, needed, before)}, {})
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
@@ -585,10 +621,6 @@ def _may_hold(write: UnfinishedWrite, erased: Mapping[str, int]) -> bool:
     if write.key is not None:
         return bool(erased) and (write.key in erased or write.key.startswith(_STAGING))
     return write.size in erased.values()
-
-
-def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:
-    return info.key not in needed and info.modified < before
 
 
 def _old(history: History, keep_last: int | None, older_than: datetime | None) -> list[Version]:

@@ -82,17 +82,17 @@ class Protectors:
         table: TableName,
         former: "Callable[[], Iterable[tuple[str, str]]]" = tuple,
     ) -> None:
-        self._project = project
+        self.project = project
+        self.table = table
         self._former = former
-        self._table = table
         self._others: dict[TableName, _OtherTable] = {}
         self.unreadable: set[str] = set()
         """The documents of environments, tags and drafts that could not be read; they keep what can be read of them."""
 
     def kept(self, history: History) -> dict[str, Protection]:
         """The versions that are pinned, or were current at a tag or when an environment began, by `kept_as`."""
-        names = {str(self._table), *(name for _, name in self._former())}
-        pins = read_pins(self._project).values()
+        names = {str(self.table), *(name for _, name in self._former())}
+        pins = read_pins(self.project).values()
         pinned = {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
         return dict(self._at_moments(history, names)) | pinned
 
@@ -108,8 +108,8 @@ class Protectors:
 
     def _environments(self) -> Iterator[tuple[Protection, _Tables]]:
         """What each fork has; of a document that cannot be read the bytes."""
-        store = self._project.store
-        for name in names_of(store) if self._project.environment is None else ():
+        store = self.project.store
+        for name in names_of(store) if self.project.environment is None else ():
             reason = Protection("environment", f"what the environment {name!r} began with")
             try:
                 yield from [(reason, fork.tables) for fork in read_forks(store, name)]
@@ -120,7 +120,7 @@ class Protectors:
 
     def _tags(self) -> Iterator[tuple[Protection, _Tables]]:
         """What each tag has; of a document that cannot be read the bytes."""
-        data = self._project.data
+        data = self.project.data
         for name in tag_names(data):
             reason = Protection("tag", f"what the tag {name!r} names")
             try:
@@ -143,9 +143,9 @@ class Protectors:
         """
         found: set[str] = set()
         named: set[str] = set()
-        for info in draft_keys(self._project.data, str(self._table)):
+        for info in draft_keys(self.project.data, str(self.table)):
             try:
-                raw = self._project.data.get(info.key)
+                raw = self.project.data.get(info.key)
             except ObjectNotFound:
                 continue  # it was collected since
             try:
@@ -162,21 +162,21 @@ class Protectors:
 
     def forget(self, erased: Set[str]) -> None:
         """Take what drafts say of the values in purged parts out of their documents."""
-        forget_bounds(self._project.data, str(self._table), erased)
+        forget_bounds(self.project.data, str(self.table), erased)
 
     def copies(self, keys: Set[str]) -> Iterator[str]:
         """The files of environments, dropped ones too, with the bytes of these of the table's: what was copied there,
         or written there again."""
         shas = {named_sha(key) for key in keys} - {None}
-        for info in self._project.store.list(FILES) if keys else ():
+        for info in self.project.store.list(FILES) if keys else ():
             *_, key = info.key.split("/", 6)  # environments/files/{name}/{generation}/data/{table}/…
             if key in keys or named_sha(key) in shas:
                 yield info.key
 
     def all(self, history: History) -> dict[str, Protection]:
         """Those that are `kept`, and those that are parents of kept versions of other tables."""
-        folders = map(_name, self._project.data.folders())
-        self._others = dict(self._look([name for name in folders if name is not None and name != self._table]))
+        folders = map(_name, self.project.data.folders())
+        self._others = dict(self._look([name for name in folders if name is not None and name != self.table]))
         named = {
             sha: Protection("parent", f"a parent of {name} {child}")
             for name, other in self._others.items()
@@ -185,7 +185,7 @@ class Protectors:
         return named_versions(history, named) | self.kept(history)
 
     def _look(self, names: Sequence[TableName]) -> Iterator[tuple[TableName, _OtherTable]]:
-        if not names or self._project.data.local_path(names[0]) is not None:
+        if not names or self.project.data.local_path(names[0]) is not None:
             found = [self._other(name) for name in names]
         else:
             with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(names)), thread_name_prefix="parents") as pool:
@@ -196,12 +196,12 @@ class Protectors:
         known = self._others.get(name)
         if known is not None and known.is_current():
             return known
-        store, loaded = self._project.data.subfolder(str(name)), self._project.loaded
+        store, loaded = self.project.data.subfolder(str(name)), self.project.loaded
         state = StateCache(store, loaded=loaded).refresh()
         if state is None:
             return None  # a folder that is no table
         left_for = TableRecord.of(state.snapshot).left_for(name)
-        if left_for is not None and StateCache(self._project.data.subfolder(left_for), loaded=loaded).refresh():
+        if left_for is not None and StateCache(self.project.data.subfolder(left_for), loaded=loaded).refresh():
             return None  # a name that a table had: it is looked at under the one that it has
         history = state.history
         parents = {sha: child.short for child in history.versions if child.gone is None for sha in _parents(child)}
