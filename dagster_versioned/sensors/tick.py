@@ -15,11 +15,11 @@ from dagster_versioned.dagster_internals import (
     PARTITION_NAME_TAG,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.causes import ChangeCauses
 from dagster_versioned.sensors.graph import Unit, left_out, nothing_to_watch, some, units_of
+from dagster_versioned.sensors.judgement import Rules
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
     STATE_CHARACTERS,
@@ -55,20 +55,16 @@ class Trigger:
         self,
         name: str,
         selection: dg.AssetSelection,
-        on: On,
-        on_code_version: bool,
+        rules: Rules,
         wait_for_checks: bool,
         max_runs: int,
+        max_reruns: int,
         run_tags: Mapping[str, str],
-        scope: Scope = "changed",
-        max_reruns: int = 0,
     ) -> None:
         self._name = name
         self._max_reruns = max_reruns
-        self._scope: Scope = scope
         self._selection = selection
-        self._on: On = on
-        self._on_code_version = on_code_version
+        self._rules = rules
         self._checks = BlockingChecks() if wait_for_checks else None
         self._max_runs = max_runs
         self._run_tags = run_tags
@@ -106,7 +102,7 @@ class Trigger:
                 is_rerun = self._tried.failures(cell[0], finding.state) <= self._max_reruns
                 return None if is_rerun else Decision("tried", f"{ended.because}: re-execute it, or see max_reruns")
 
-            decided = watch.decide(runs, tried, self._checks)
+            decided = watch.decide(findings, runs, tried, self._checks)
             decisions = {cell: decision for cell, decision in decided.items() if watch.unit(cell[0]).is_target}
             requests = [
                 request
@@ -130,7 +126,7 @@ class Trigger:
             targets = self._selection.resolve(graph)
             units = units_of(graph, targets)
             self._left_out = left_out(graph, targets, units)
-            self._watch = Watch(units, self._on, on_code_version=self._on_code_version, scope=self._scope)
+            self._watch = Watch(units, self._rules)
             self._repository = repository
         return self._watch
 
@@ -138,7 +134,7 @@ class Trigger:
         self, watch: Watch, findings: Mapping[Cell, StaleCell], decisions: Mapping[Cell, Decision]
     ) -> Iterator[dg.RunRequest]:
         ready: dict[str, list[str | None]] = {}
-        causes = ChangeCauses(watch.projects)
+        causes = ChangeCauses(watch.seen.projects)
         for (name, partition), decision in decisions.items():
             if decision.standing == "ready":
                 ready.setdefault(name, []).append(partition)
