@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_versioned.assets.asset_code import code_of, key_code_version
+from dagster_versioned.assets.graph.partitions import partitions_of_run
 from dagster_versioned.assets.parked import Publish
 from dagster_versioned.assets.reuse.foreseen import key_of
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
@@ -43,8 +44,7 @@ def computed_before(
     Raises `InvalidInput` where the config is not JSON, or options say that rows are added to others.
     """
     step = context.get_step_execution_context()
-    ranged = context.has_partition_key or context.has_partition_key_range
-    partitions: list[str | None] = [*sorted(map(str, context.partition_keys))] if ranged else [None]
+    partitions = sorted(partitions_of_run(context), key=str)
     attempt = PROCESS.of(Attempt, step)
     is_own = any(input_.asset_key == asset_key for input_ in inputs.values())
     if is_own and len(partitions) > 1:

@@ -2,11 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.graph.materialization_keys import (
+    DRAFT_KEY,
+    DRAFT_SHA_KEY,
+    METADATA_SHA_KEY,
+    STATE_KEY,
+    materializations,
+    stated,
+)
+from dagster_versioned.assets.graph.partitions import keys_in_range
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.assets.looks import Looks
 from dagster_versioned.assets.parked import PARKED_TAG, continues
@@ -19,7 +26,6 @@ from dagster_versioned.dagster_internals import (
     AssetGraph,
     StepEventStatus,
     evaluation_of,
-    partition_loading_context,
     partition_of,
 )
 from dagster_versioned.errors import VersionedError
@@ -336,10 +342,8 @@ def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: Parke
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for entry in instance.all_logs(draft.run.run_id, of_type=kind):
         made = entry.asset_materialization
-        if made is not None and made.asset_key == asset:
-            said = made.metadata.get(DRAFT_SHA_KEY)
-            if said is not None and said.value == draft.sha256:
-                return True
+        if made is not None and made.asset_key == asset and stated(entry, DRAFT_SHA_KEY) == draft.sha256:
+            return True
     return False
 
 
@@ -429,12 +433,10 @@ def _partitions_of(log: EventLog, graph: AssetGraph, run: dg.DagsterRun, draft: 
     key, first = run.tags.get(PARTITION_NAME_TAG), run.tags.get(ASSET_PARTITION_RANGE_START_TAG)
     if run.run_id == draft.run.run_id or definition is None or (key is None and first is None):
         return frozenset(draft.partitions)
-    keys = {key}
-    if first is not None:
-        between = dg.PartitionKeyRange(first, run.tags[ASSET_PARTITION_RANGE_END_TAG])
-        with partition_loading_context(dynamic_partitions_store=log.instance):
-            keys = set(definition.get_partition_keys_in_range(between))
-    return frozenset(draft.partitions) & keys
+    if first is None:
+        return frozenset(draft.partitions) & {key}
+    between = dg.PartitionKeyRange(first, run.tags[ASSET_PARTITION_RANGE_END_TAG])
+    return frozenset(draft.partitions) & keys_in_range(definition, between, log.instance)
 
 
 def _has_moved(log: EventLog, draft: ParkedDraft, one: _CheckEvaluations, project: Project) -> bool:
@@ -461,13 +463,9 @@ def _reported(
     instance: dg.DagsterInstance, draft: ParkedDraft, version: Version
 ) -> AssetCheckEvaluationTargetMaterializationData | None:
     """The materialization that says that a version of a draft is published, if it is the last one of its cell."""
-    partitions = None if version.partition is None else [version.partition]
-    wanted = dg.AssetRecordsFilter(_asset_of(draft), asset_partitions=partitions)
-    for record in instance.fetch_materializations(wanted, limit=1).records:
-        made = record.asset_materialization
-        said: Mapping[str, Any] = {} if made is None else {key: entry.value for key, entry in made.metadata.items()}
-        own = "published", draft.id, version.metadata_sha
-        if (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == own:
+    own = {STATE_KEY: "published", DRAFT_KEY: draft.id, METADATA_SHA_KEY: version.metadata_sha}
+    for record in materializations(instance, _asset_of(draft), version.partition):
+        if all(stated(record, key) == value for key, value in own.items()):
             return AssetCheckEvaluationTargetMaterializationData(
                 storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
             )

@@ -12,11 +12,17 @@ launched last counts.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.graph.materialization_keys import (
+    LOG_VERSION_KEY,
+    METADATA_SHA_KEY,
+    STATE_KEY,
+    materializations,
+    stated,
+)
 from dagster_versioned.assets.looks import Looks
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_START_TAG,
@@ -311,9 +317,7 @@ class _Log:
 
     def _all_made(self, reading: VersionRead) -> list[_Materialization]:
         """The newest materializations of a cell that name its version, newest first."""
-        partitions = [reading.partition] if reading.partition is not None else None
-        records = dg.AssetRecordsFilter(reading.asset, asset_partitions=partitions)
-        every = map(_made, self._instance.fetch_materializations(records, limit=MADE_AGAIN).records)
+        every = map(_made, materializations(self._instance, reading.asset, reading.partition, MADE_AGAIN))
         return [made for made in every if made.metadata_sha == reading.metadata_sha]
 
 
@@ -352,16 +356,8 @@ def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
 
 
 def _made(record: dg.EventLogRecord) -> _Materialization:
-    materialization = record.asset_materialization
-    metadata: Mapping[str, dg.MetadataValue[Any]] = materialization.metadata if materialization is not None else {}
-    sha, at, state = (metadata.get(key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
-    return _Materialization(
-        record.storage_id,
-        sha.value if isinstance(sha, dg.TextMetadataValue) else None,
-        at.value if isinstance(at, dg.IntMetadataValue) else None,
-        record.run_id,
-        state is not None and state.value == "published",
-    )
+    sha, log_version, state = (stated(record, key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
+    return _Materialization(record.storage_id, sha, log_version, record.run_id, state == "published")
 
 
 def _hindrance(check: dg.AssetCheckKey, reading: VersionRead, evaluation: dg.AssetCheckEvaluation | None) -> str | None:

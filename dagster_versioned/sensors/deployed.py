@@ -7,11 +7,9 @@ import dagster as dg
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import cell_text
-from dagster_versioned.sensors.graph import all_units_of
+from dagster_versioned.sensors.graph import all_units_of, some
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.history import Version
-
-_SHOWN = 10
 
 
 def require_deployed(
@@ -36,7 +34,7 @@ def require_deployed(
             wrong[f"{key.to_user_string()} ({deployed[key] or 'none'} is deployed, {made_by or 'none'} made it)"] = None
     if wrong:
         raise InvalidInput(
-            f"Deployed code states other code versions than those that are to be promoted: {_some(list(wrong))}. "
+            f"Deployed code states other code versions than those that are to be promoted: {some(list(wrong), 10)}. "
             "Nothing was committed, and what was prepared stays so. Deploy that code first, or name the modules that "
             "are deployed."
         )
@@ -56,11 +54,6 @@ def require_idle(
             busy.append(f"{cell_text(key.to_user_string(), version.partition)} (run {run[:8]})")
     if busy:
         raise CommitConflict(
-            f"Runs in progress write what is to be promoted: {_some(busy)}. Nothing was committed, and what was "
+            f"Runs in progress write what is to be promoted: {some(busy, 10)}. Nothing was committed, and what was "
             "prepared stays so. Try again when they have ended, or end them."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

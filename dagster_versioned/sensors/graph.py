@@ -21,9 +21,6 @@ SOURCE_KEY = "dagster_versioned/source"
 """Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""
 
 
-SHOWN = 5
-
-
 class Partitions:
     """The keys of one partitions definition now, in order; made again only when there are others."""
 
@@ -225,10 +222,10 @@ def nothing_to_watch(sensor: str, why: Sequence[str]) -> InvalidInput:
     )
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 5) -> str:
     """The first of some names, and how many more there are."""
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _values(graph: AssetGraph, places: Places, node: AssetNode) -> list[dg.AssetKey]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 
 Cells = Collection[str | None]
 """Partitions of an asset; ``None`` for one without partitions."""
@@ -44,11 +44,8 @@ class Valueless:
 
 
 def _is_valueless(instance: dg.DagsterInstance, key: dg.AssetKey, cell: str | None, is_skippable: bool) -> bool:
-    partitions = None if cell is None else [cell]
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(key, asset_partitions=partitions), limit=1).records
-    if records:
-        made = records[0].asset_materialization
-        return made is None or METADATA_SHA_KEY not in made.metadata
+    if records := materializations(instance, key, cell):
+        return stated(records[0], METADATA_SHA_KEY) is None
     return is_skippable and planned_and_done(instance, key, cell) is not None
 
 

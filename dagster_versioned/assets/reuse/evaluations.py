@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 from dagster_versioned.assets.looks import Looks
 from dagster_versioned.dagster_internals import partition_of
 
@@ -30,9 +30,8 @@ def evaluations(
     checks = list(checks)
     if not checks:
         return {}
-    partitions = None if partition is None else [partition]
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key, asset_partitions=partitions), _MADE)
-    made = [record for record in records.records if _sha(record) == metadata_sha]
+    records = materializations(instance, asset_key, partition, _MADE)
+    made = [record for record in records if stated(record, METADATA_SHA_KEY) == metadata_sha]
     runs, ids = {record.run_id for record in made if record.run_id}, {record.storage_id for record in made}
     looks = Looks(instance)
     found: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
@@ -80,9 +79,3 @@ def replayed(by_partition: Mapping[str | None, dg.AssetCheckEvaluation]) -> dg.A
         description=worst.description,
         metadata=metadata,
     )
-
-
-def _sha(record: dg.EventLogRecord) -> Any:
-    materialization = record.asset_materialization
-    value = None if materialization is None else materialization.metadata.get(METADATA_SHA_KEY)
-    return getattr(value, "value", None)

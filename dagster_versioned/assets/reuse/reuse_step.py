@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitions_of_run
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
 from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
 from dagster_versioned.dagster_internals import StepOutputHandle
@@ -191,7 +192,7 @@ def _step(
     """What becomes of a step that has these inputs."""
     found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
     kept, evaluated = _checked(context, found)
-    checks, partitions = context.selected_asset_check_keys, set(_partitions(context))
+    checks, partitions = context.selected_asset_check_keys, set(partitions_of_run(context))
     step = ReuseStep(args, kwargs, context, inputs, kept)
     is_known = all(set(each) == partitions for each in evaluated.values())
     if all(set(versions) == partitions for versions in kept.values()) and is_known:
@@ -250,12 +251,6 @@ def _outputs(context: dg.AssetExecutionContext) -> list[dg.AssetKey]:
 
 def _names(context: dg.AssetExecutionContext) -> str:
     return ", ".join(key.to_user_string() for key in _outputs(context))
-
-
-def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
-    if context.has_partition_key or context.has_partition_key_range:
-        return list(map(str, context.partition_keys))
-    return [None]
 
 
 def _takes_context(args: Sequence[Any]) -> bool:
