@@ -107,27 +107,41 @@ class BlockingChecks:
             for check in checks:
                 wanted.setdefault(check, []).append(reading)
         newest = _newest(instance, list(wanted))
-        asked: dict[dg.AssetCheckKey, list[VersionRead]] = {}
-        for check, of_check in wanted.items():
-            known, signature = self._known.get(check, _CheckMemory()), _signature(newest.get(check))
-            settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[VersionRead]()
-            kept = {reading: known.verdicts[reading] for reading in of_check if reading in settled}
-            self._known[check] = _CheckMemory(signature, kept)
-            if missing := [reading for reading in of_check if reading not in kept]:
-                asked[check] = missing
+        asked = {check: self._unsettled(check, of_check, newest.get(check)) for check, of_check in wanted.items()}
         for check in self._known.keys() - wanted.keys():
             del self._known[check]
-        executed = {check: of_check for check, of_check in asked.items() if check in newest}
-        log = _Log(instance, running, {reading for of_check in executed.values() for reading in of_check})
+        log = _Log(
+            instance, running, {read for check, of_check in asked.items() if check in newest for read in of_check}
+        )
         for check, of_check in asked.items():
-            known = self._known[check]
-            found: Mapping[VersionRead, dg.AssetCheckEvaluation] = {}
-            if check in newest:
-                found, known.open = log.evaluations(check, of_check, newest[check])
-            # What was published after its checks was judged as a draft, perhaps under another name.
-            passed = {reading: None for reading in of_check if reading not in found and log.was_published(reading)}
-            verdicts = {reading: _hindrance(check, reading, found.get(reading)) for reading in of_check}
-            known.verdicts = {**known.verdicts, **verdicts, **passed}
+            if of_check:
+                self._judge(log, check, of_check, newest.get(check))
+
+    def _unsettled(
+        self, check: dg.AssetCheckKey, readings: Iterable[VersionRead], newest: AssetCheckExecutionRecord | None
+    ) -> list[VersionRead]:
+        """Those that a check is to be asked of; what is remembered of the others is kept."""
+        known, signature = self._known.get(check, _CheckMemory()), _signature(newest)
+        settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[VersionRead]()
+        kept = {reading: known.verdicts[reading] for reading in readings if reading in settled}
+        self._known[check] = _CheckMemory(signature, kept)
+        return [reading for reading in readings if reading not in kept]
+
+    def _judge(
+        self,
+        log: "_Log",
+        check: dg.AssetCheckKey,
+        readings: Sequence[VersionRead],
+        newest: AssetCheckExecutionRecord | None,
+    ) -> None:
+        known = self._known[check]
+        found: Mapping[VersionRead, dg.AssetCheckEvaluation] = {}
+        if newest is not None:
+            found, known.open = log.evaluations(check, readings, newest)
+        # What was published after its checks was judged as a draft, perhaps under another name.
+        passed = {reading: None for reading in readings if reading not in found and log.was_published(reading)}
+        verdicts = {reading: _hindrance(check, reading, found.get(reading)) for reading in readings}
+        known.verdicts = {**known.verdicts, **verdicts, **passed}
 
     def hindrance(self, reading: VersionRead, checks: Iterable[dg.AssetCheckKey]) -> str | None:
         """Why a version is not handed on; ``None`` if it is."""

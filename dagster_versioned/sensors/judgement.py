@@ -101,23 +101,25 @@ def _member_cells(
 
 def _need(seen: Observation, edge: Edge, member: Member, cell: str | None, made: Made) -> Need | None:
     """What a cell needs of an upstream; ``None`` where nothing is there, and nothing has to be."""
-    valueless = seen.valueless(edge)
-    if (edge.is_optional or None in valueless) and seen.is_empty(edge):
-        return None
-    coming = () if edge.is_elsewhere else made.get(edge.upstream, ())
-    if coming and edge.partitions is None:
+    valueless, coming = seen.valueless(edge), () if edge.is_elsewhere else made.get(edge.upstream, ())
+    is_needless = (edge.is_optional or None in valueless) and seen.is_empty(edge)
+    if is_needless or (coming and edge.partitions is None):
         return None
     heads = seen.table(edge.place, edge.partitions)
-    keys = None if edge.partitions is None else seen.link(edge, member).keys(cell)
-    if keys is not None and valueless:
-        keys = [key for key in keys if key in heads.partitions or key not in valueless]
+    keys, lacking, is_whole = None, list[str](), False
+    if edge.partitions is not None:
+        link = seen.link(edge, member)
+        is_whole, keys = link.whole, link.keys(cell)
+        if valueless:
+            keys = [key for key in keys if key in heads.partitions or key not in valueless]
+        lacking = sorted(key for key in keys if key not in heads.partitions and key not in coming)
     return Need(
-        upstream=edge.upstream.to_user_string(),
-        table=edge.place.key,
-        heads=heads,
-        keys=keys,
-        lacking=sorted(key for key in keys or () if key not in heads.partitions and key not in coming),
-        is_whole=edge.partitions is not None and seen.is_shared(edge, member),
+        edge.upstream.to_user_string(),
+        edge.place.key,
+        heads,
+        keys,
+        lacking,
+        is_whole=is_whole,
         missing=edge.missing,
         pinned=None if edge.pinned is None else seen.pinned(edge),
         is_own=edge.is_own,

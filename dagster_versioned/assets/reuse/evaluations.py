@@ -7,7 +7,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 from dagster_versioned.assets.looks import Looks
-from dagster_versioned.dagster_internals import partition_of
+from dagster_versioned.dagster_internals import AssetCheckExecutionRecord, partition_of
 
 _EXECUTIONS = 500
 """Executions of a check among which the one of a version is looked for, newest first."""
@@ -34,20 +34,22 @@ def evaluations(
     made = [record for record in records if stated(record, METADATA_SHA_KEY) == metadata_sha]
     runs, ids = {record.run_id for record in made if record.run_id}, {record.storage_id for record in made}
     looks = Looks(instance)
+
+    def is_about(execution: AssetCheckExecutionRecord, evaluation: dg.AssetCheckEvaluation) -> bool:
+        target = evaluation.target_materialization_data
+        is_of_it = execution.run_id in runs or (target is not None and target.storage_id in ids)
+        step_key = execution.event.step_key if execution.event is not None else None
+        return (
+            is_of_it
+            and partition_of(evaluation) in (None, partition)
+            and looks.may_be_of(metadata_sha, execution.run_id, asset_key, step_key)
+        )
+
     found: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
     for check in checks if made else ():
         for execution in instance.event_log_storage.get_asset_check_execution_history(check, limit=_EXECUTIONS):
             evaluation = execution.evaluation
-            if not isinstance(evaluation, dg.AssetCheckEvaluation):
-                continue
-            target = evaluation.target_materialization_data
-            is_about = execution.run_id in runs or (target is not None and target.storage_id in ids)
-            step_key = execution.event.step_key if execution.event is not None else None
-            if (
-                is_about
-                and partition_of(evaluation) in (None, partition)
-                and looks.may_be_of(metadata_sha, execution.run_id, asset_key, step_key)
-            ):
+            if isinstance(evaluation, dg.AssetCheckEvaluation) and is_about(execution, evaluation):
                 found[check] = evaluation
                 break
     return found
