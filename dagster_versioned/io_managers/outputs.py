@@ -24,13 +24,13 @@ from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     OURS,
     PREVIEWED_PARTITIONS,
+    Omissions,
     other_writer,
     outcome_text,
     replay_text,
     table_metadata,
     version_metadata,
 )
-from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.output_partitions import frames_by_partition
 from dagster_versioned.io_managers.parents import parents_of

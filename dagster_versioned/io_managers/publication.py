@@ -29,8 +29,7 @@ from dagster_versioned.dagster_internals import (
     partition_of,
 )
 from dagster_versioned.errors import VersionedError
-from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
-from dagster_versioned.io_managers.omissions import Omissions
+from dagster_versioned.io_managers.materialization import Omissions, table_metadata, version_metadata
 from dagster_versioned.io_managers.promotion_events import tags_of
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
