@@ -19,11 +19,10 @@ def require_deployed(
 
     What none of them makes is passed over.
     """
-    graphs = [repository.asset_graph for repository in repositories]
-    units = [unit for graph in graphs for unit in all_units_of(graph, graph.materializable_asset_keys)]
     deployed = {
         member.key: member.code_version
-        for unit in units
+        for repository in repositories
+        for unit in all_units_of(repository.asset_graph, repository.asset_graph.materializable_asset_keys)
         for member in unit.members
         if member.place.key[0] == project.name
     }

@@ -23,7 +23,7 @@ from dagster_versioned.sensors.condition import VersionChanged
 from dagster_versioned.sensors.external import ExternalHeads
 from dagster_versioned.sensors.graph import Member, Unit, all_units_of
 from dagster_versioned.sensors.judgement import Rules, is_in_scope, judge
-from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
+from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision, Standing
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
 from dagster_versioned.sensors.tick import oldest
 from dagster_versioned.sensors.valueless import planned_and_done
@@ -126,18 +126,17 @@ def _presented(
         reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, instance))
     cells = tuple(entry for number in range(len(stands)) for entry in ahead.foreseen(number, stands[number], reuse))
     members = [(unit, member) for unit in ahead.units for member in unit.members]
-    graphs = [repository.asset_graph for repository in repositories]
-    codes = {member.key: ahead.code_change(member, graphs) for _, member in members if member.code_version is None}
+    codes = ahead.code_changes([repository.asset_graph for repository in repositories])
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
         cells=cells,
         current=sum(len(_cells(unit)) for unit, _ in members) - len(cells) - ahead.left,
         left=ahead.left,
-        uncoded=tuple(key.to_user_string() for key, change in codes.items() if change is None),
-        changed_code={key.to_user_string(): change for key, change in codes.items() if change},
+        uncoded=tuple(name for name, change in codes.items() if change is None),
+        changed_code={name: change for name, change in codes.items() if change},
         unlisted=tuple(member.key.to_user_string() for unit, member in members if not _cells(unit)),
-        unasked=tuple(key.to_user_string() for repository in repositories for key in _unasked(repository)),
+        unasked=tuple(key for repository in repositories for key in _unasked(repository)),
     )
 
 
@@ -271,9 +270,13 @@ class _Ahead:
             if number in asks.units and (stand.what == "may run" or cell in self._by(number, asks.rules)):
                 yield asks.name
 
-    def code_change(self, member: Member, graphs: Iterable[AssetGraph]) -> str | None:
-        """What has changed of an asset's code since its newest version; empty where nothing has, or there is none,
-        ``None`` where nobody knows."""
+    def code_changes(self, graphs: Sequence[AssetGraph]) -> dict[str, str | None]:
+        """What has changed of the code of assets without a code version since their newest versions; empty where
+        nothing has, or there is none, ``None`` where nobody knows."""
+        members = [member for unit in self.units for member in unit.members if member.code_version is None]
+        return {member.key.to_user_string(): self._code_change(member, graphs) for member in members}
+
+    def _code_change(self, member: Member, graphs: Sequence[AssetGraph]) -> str | None:
         (assets,) = [graph.get(member.key).assets_def for graph in graphs if graph.has(member.key)]
         made = made_by(assets)
         if made is None or made[0].opaque:
@@ -380,25 +383,27 @@ def _cells(unit: Unit) -> Sequence[str | None]:
     return [None] if unit.partitions is None else list(unit.partitions.order)
 
 
+_STANDINGS: Mapping[Standing, tuple[What, str]] = {
+    "waiting": ("waits", "after {}"),
+    "running": ("waits", "{} is under way"),
+    "absent": ("blocked", "no version of {}"),
+    "tried": ("blocked", "{}, was for just this"),
+    "made": ("blocked", "{}, was for just this"),
+    "behind": ("blocked", "reads a value that is not current, {}"),
+    "unchecked": ("blocked", "{}"),
+    "held": ("blocked", "{}"),
+    "unreadable": ("blocked", "{}"),
+}
+"""What becomes of what does not run, and how what keeps it from that is said."""
+
+
 def _stand(finding: StaleCell, decision: Decision) -> _UnitForecast:
     """What becomes of a cell that is not current, in the words of the finding and what keeps it from running."""
     own = finding.why if finding.changes else "no version" if finding.is_new else ""
-    because = decision.because
-    match decision.standing:
-        case "ready":
-            return _UnitForecast("new" if finding.is_new else "runs", own)
-        case "waiting":
-            what, kept = "waits", f"after {because}"
-        case "running":
-            what, kept = "waits", f"{because} is under way"
-        case "absent":
-            what, kept = "blocked", f"no version of {because}"
-        case "tried" | "made":
-            what, kept = "blocked", f"{because}, was for just this"
-        case "behind":
-            what, kept = "blocked", f"reads a value that is not current, {because}"
-        case "unchecked" | "held" | "unreadable":
-            what, kept = "blocked", because
+    if decision.standing == "ready":
+        return _UnitForecast("new" if finding.is_new else "runs", own)
+    what, said = _STANDINGS[decision.standing]
+    kept = said.format(decision.because)
     return _UnitForecast(what, f"{own}; {kept}" if own else kept)
 
 
@@ -467,7 +472,7 @@ def _rules_of(
         yield Rules(on, codes, scope), checks
 
 
-def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:
+def _unasked(repository: dg.RepositoryDefinition) -> list[str]:
     """The assets with a condition of ours that no sensor in user code evaluates; Dagster's daemon cannot."""
     graph = repository.asset_graph
     selections = [
@@ -476,7 +481,8 @@ def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:
         if isinstance(sensor, dg.AutomationConditionSensorDefinition) and is_in_user_code(sensor)
     ]
     asked = {key for selection in selections for key in selection.resolve(graph)}
-    return [key for key in sorted(graph.materializable_asset_keys - asked) if _conditions(graph, key)]
+    unasked = sorted(graph.materializable_asset_keys - asked)
+    return [key.to_user_string() for key in unasked if _conditions(graph, key)]
 
 
 def _conditions(graph: AssetGraph, key: dg.AssetKey) -> list[VersionChanged]:

@@ -128,6 +128,11 @@ class Unit:
         return ", ".join(key.to_user_string() for key in self.keys)
 
     @property
+    def places(self) -> list[Place]:
+        """The tables of its members and of their upstreams."""
+        return [part.place for member in self.members for part in (member, *member.edges)]
+
+    @property
     def is_watched(self) -> bool:
         """Whether a sensor has something to compare: an upstream, or the code version of a feature."""
         return any(member.edges or member.is_feature for member in self.members)

@@ -26,19 +26,15 @@ class Valueless:
         self, instance: dg.DagsterInstance, cells: Mapping[dg.AssetKey, Cells], skippable: Collection[dg.AssetKey]
     ) -> dict[dg.AssetKey, frozenset[str | None]]:
         """Of cells without a version, by asset, those that were made without; ``skippable`` are optional outputs."""
-        entries = {
-            record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(list(cells))
-        }
         known, self._known = self._known, {}
-        for key, entry in entries.items():
+        for record in instance.get_asset_records(list(cells)):
+            entry = record.asset_entry
+            key, last = entry.asset_key, entry.last_materialization_record
             run = instance.get_run_by_id(entry.last_run_id) if entry.last_run_id is not None else None
-            last = entry.last_materialization_record
             stamp = (last and last.storage_id, entry.last_run_id, run and run.status, frozenset(cells[key]))
-            if key not in known or known[key][0] != stamp:
-                is_skippable = key in skippable
-                found = frozenset(cell for cell in cells[key] if _is_valueless(instance, key, cell, is_skippable))
-            else:
-                found = known[key][1]
+            before, found = known.get(key, (None, frozenset[str | None]()))
+            if before != stamp:
+                found = frozenset(cell for cell in cells[key] if _is_valueless(instance, key, cell, key in skippable))
             self._known[key] = stamp, found
         return {key: found for key, (_, found) in self._known.items() if found}
 

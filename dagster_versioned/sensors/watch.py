@@ -240,11 +240,9 @@ class Watch:
 
         Those of production alone: in an environment, nothing is promoted.
         """
-        members = [member for unit in units for member in unit.members]
-        places = [place for member in members for place in (member.place, *(edge.place for edge in member.edges))]
         self._promotions = {}
         problems: list[str] = []
-        for number in dict.fromkeys(id(place.project) for place in places):
+        for number in dict.fromkeys(id(place.project) for unit in units for place in unit.places):
             project = self.seen.heads[number].project
             if isinstance(project, ExternalTable) or project.environment is not None:
                 continue
@@ -253,9 +251,9 @@ class Watch:
             except IntegrityError as error:
                 logger.warning("%s", error)
                 problems.append(str(error))
-            else:
-                if found is not None:
-                    self._promotions[number] = found
+                continue
+            if found is not None:
+                self._promotions[number] = found
         return tuple(problems)
 
     def _read_drafts(self) -> dict[int, list[ParkedDraft]]:
