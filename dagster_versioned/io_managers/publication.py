@@ -352,14 +352,8 @@ def _of_check(
     """What the newest evaluations of a check found that together are of all partitions of a draft."""
     name, left = f"the check {check.name}", set(draft.partitions)
     for evaluation in _evaluated(log, graph, draft, check):
-        other = evaluation.run
-        failed = [each for _, each in evaluation.evaluations if not each.passed]
-        if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
-            return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
-        if not evaluation.evaluations and other.is_finished:
-            return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
-        if not evaluation.evaluations:
-            return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
+        if (found := _of_run(evaluation, name)) is not None:
+            return found
         if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, evaluation, project):
             return Hindrance(
                 f"other rows of {draft.table} moved since {name} looked at all of it; run it again, with the run tag "
@@ -369,10 +363,23 @@ def _of_check(
         left -= evaluation.partitions
     if not left:
         return None
-    is_over = run.is_finished
     some = [key for key in draft.partitions if key in left and key is not None]
     of = f" of {shown(some)}" if len(left) < len(draft.partitions) else ""
-    return Hindrance(f"{name} has not been evaluated{of}" + ("" if is_over else " yet"), failed=is_over)
+    yet = "" if run.is_finished else " yet"
+    return Hindrance(f"{name} has not been evaluated{of}{yet}", failed=run.is_finished)
+
+
+def _of_run(evaluation: "_CheckEvaluations", name: str) -> Hindrance | None:
+    """What is against a draft in what one run found of it."""
+    run, short = evaluation.run, evaluation.run.run_id[:8]
+    failed = [each for _, each in evaluation.evaluations if not each.passed]
+    if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
+        return Hindrance(f"{name} has failed in run {short}", failed=True)
+    if evaluation.evaluations:
+        return None
+    if run.is_finished:
+        return Hindrance(f"{name} did not run to its end in run {short}", failed=True)
+    return Hindrance(f"{name} is about to run in run {short}", failed=False)
 
 
 @dataclass(frozen=True)
