@@ -15,7 +15,7 @@ from dagster_versioned.assets.graph.materialization_keys import (
 )
 from dagster_versioned.assets.graph.partitions import keys_in_range
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.assets.looks import Looks
+from dagster_versioned.assets.looks import Looks, blocking_checks
 from dagster_versioned.assets.parked import PARKED_TAG, continues
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
@@ -136,7 +136,7 @@ def publish_of(
 
     judged: dict[str, Hindrance | None] = {}
     log, known = EventLog(instance), PROCESS.of(FailedDrafts, graph)
-    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in _blocking(graph, asset)})
+    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in blocking_checks(graph, asset)})
 
     def judge(draft: ParkedDraft) -> Hindrance | None:
         if judged.get(draft.id) is None:  # what has passed and waits is looked at again: others are published meanwhile
@@ -144,7 +144,7 @@ def publish_of(
         return judged[draft.id]
 
     def look(draft: ParkedDraft) -> Hindrance | None:
-        executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
+        executed = {check: newest.get(check) for check in blocking_checks(graph, _asset_of(draft))}
         before, found = known.get(draft.sha256, (None, None))
         if before is not None and not _may_be_judged_again(log, draft, before, executed):
             assert found is not None
@@ -186,10 +186,6 @@ def _may_be_judged_again(log: EventLog, draft: ParkedDraft, before: _Executed, n
     return False
 
 
-def _blocking(graph: AssetGraph, asset: dg.AssetKey) -> list[dg.AssetCheckKey]:
-    return sorted(check for check in graph.get(asset).check_keys if graph.get(check).blocking)
-
-
 def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Project) -> Hindrance | None:
     """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
 
@@ -209,7 +205,7 @@ def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Pro
         return Hindrance(f"its step {draft.run.step_key} {how}", failed=run.is_finished)
     if not _is_witnessed(instance, asset, draft):
         return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
-    for check in _blocking(graph, asset):
+    for check in blocking_checks(graph, asset):
         found = _of_check(log, graph, draft, run, check, project)
         if found is not None:
             return found

@@ -9,6 +9,7 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.assets.graph.partitions import partitions_of_run
+from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
 from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
 from dagster_versioned.dagster_internals import StepOutputHandle
@@ -224,7 +225,7 @@ def _checked(
     kept: dict[dg.AssetKey, dict[str | None, KeptVersion]] = {key: {} for key in found}
     evaluated: dict[dg.AssetCheckKey, dict[str | None, dg.AssetCheckEvaluation]] = {check: {} for check in own}
     for key, versions in found.items():
-        blocking = sorted(check for check in graph.get(key).check_keys if graph.get(check).blocking)
+        blocking = blocking_checks(graph, key)
         asked = {*blocking, *(check for check in own if check.asset_key == key)}
         for partition, version in versions.items():
             known = evaluations(context.instance, asked, key, partition, str(version.version.metadata_sha))
