@@ -91,27 +91,28 @@ def _require_own_modules(location: CodeLocation, loaded: Iterable[str]) -> None:
 
 def _repositories(location: CodeLocation) -> list[dg.RepositoryDefinition]:
     with _loading(location) as module:
-        if location.autoload:
-            values: list[Any] = [load_defs(module)]
-        elif location.attribute:
-            value = getattr(module, location.attribute)
-            values = [value() if isinstance(value, FunctionType) else value]
-        else:
-            values = list({id(value): value for value in vars(module).values()}.values())
+        values = _values(location, module)
         # The first kind that a module has is what Dagster takes, and of repositories all.
         kinds = cast("list[type[Any]]", [LazyDefinitions, dg.Definitions, dg.RepositoryDefinition])
-        of_kinds = [[value for value in values if isinstance(value, kind)] for kind in kinds]
-        found = of_kinds[0] or of_kinds[1] or of_kinds[2]
+        of_kinds = ([value for value in values if isinstance(value, kind)] for kind in kinds)
+        found = next(filter(None, of_kinds), list[Any]())
         if not found or (len(found) > 1 and not isinstance(found[0], dg.RepositoryDefinition)):
             raise InvalidInput(
                 f"The {location} has {len(found) or 'no'} Definitions. Nothing was written. Name the module that"
                 " Dagster loads, which has one."
             )
         made: list[Any] = [value() if isinstance(value, kinds[0]) else value for value in found]
-        return [
-            definition.get_repository_def() if isinstance(definition, dg.Definitions) else definition
-            for definition in made
-        ]
+        return [value.get_repository_def() if isinstance(value, dg.Definitions) else value for value in made]
+
+
+def _values(location: CodeLocation, module: ModuleType) -> list[Any]:
+    """What may be definitions."""
+    if location.autoload:
+        return [load_defs(module)]
+    if location.attribute:
+        value = getattr(module, location.attribute)
+        return [value() if isinstance(value, FunctionType) else value]
+    return list({id(value): value for value in vars(module).values()}.values())
 
 
 def instance_of_home() -> dg.DagsterInstance:

@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitions_of_run
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
@@ -113,7 +114,7 @@ class FeatureStep:
         body: Body,
     ) -> Iterator[tuple[str | None, ResolvedIncrement]]:
         """What is stale of each partition of the run."""
-        partitions = _partitions(context)
+        partitions = sorted(partitions_of_run(context), key=str)
         if not feature.plan.upstreams:
             if config.where:
                 raise InvalidInput(
@@ -185,12 +186,6 @@ class BegunFeature:
             after = self.manager.write_updates(self.context, {partition: update})[0].version
             self.context.log.info(f"Feature {self.step.key}: wrote {part.todo} samples as version {after.short}.")
         raise AssertionError("The last chunk leaves nothing.")
-
-
-def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
-    if context.has_partition_key or context.has_partition_key_range:
-        return list[str | None](sorted(map(str, context.partition_keys)))
-    return [None]
 
 
 def _narrowed(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 
-from dagster_versioned.dagster_internals import EngineEventData
+from dagster_versioned.dagster_internals import AssetGraph, EngineEventData
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 LOOK_KEY = "dagster_versioned/looked_at"
 """Metadata key of the engine event that says what a step has read whose checks are of that table."""
+
+
+def blocking_checks(graph: AssetGraph, asset_key: dg.AssetKey) -> tuple[dg.AssetCheckKey, ...]:
+    """The checks of an asset that what is downstream of it waits for."""
+    return tuple(sorted(check for check in graph.get(asset_key).check_keys if graph.get(check).blocking))
 
 
 def note_look(

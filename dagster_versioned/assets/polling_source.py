@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import dagster as dg
 
@@ -16,8 +16,7 @@ from dagster_versioned.odf.ingest.declare import declare, declared_history, even
 from dagster_versioned.odf.ingest.fetch import MAX_BYTES
 from dagster_versioned.odf.ingest.poll import IngestedFile, Polling, Watermark, poll
 from dagster_versioned.odf.manifest import read_snapshot
-from dagster_versioned.projects.project import Project
-from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.resources.project import project_of
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 
@@ -66,7 +65,9 @@ def polling_source(
         )
 
     def compute(context: dg.AssetExecutionContext) -> Any:
-        table = _project(getattr(context.resources, resource_key), resource_key).table(context.asset_key.path)
+        table = project_of(getattr(context.resources, resource_key), resource_key, "fetched").table(
+            context.asset_key.path
+        )
         events = event_table(table, snapshot, watermark=watermark, key=_key(private_key))
         described: dict[str, Any] = {"asset_key": list(context.asset_key.path)}
         added: list[IngestedFile] = []
@@ -103,17 +104,6 @@ def _poll_metadata(table: VersionedTable, added: Sequence[IngestedFile]) -> dict
         LOG_VERSION_KEY: version.log_version,
         f"{OURS}/files": dg.MarkdownMetadataValue("\n".join(f"- {line}" for line in (shown + more) or ["nothing new"])),
     }
-
-
-def _project(resource: Any, resource_key: str) -> Project:
-    """The project of an IO manager, or of the resource itself."""
-    found = resource if isinstance(resource, ProjectResource) else getattr(resource, "project", None)
-    if not isinstance(found, ProjectResource):
-        raise InvalidInput(
-            f"The resource {resource_key!r} is a {type(cast('object', resource)).__name__}, which has no project. "
-            "Nothing was fetched. Name the VersionedParquetIOManager or a ProjectResource: resource_key='…'."
-        )
-    return found.project()
 
 
 def _key(secret: dg.EnvVar | None) -> SigningKey | None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.graph.partitions import keys_in_range
 from dagster_versioned.assets.looks import note_look
 from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.checks.chain import ChainValidity
@@ -14,10 +14,8 @@ from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy
-from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.errors import GovernanceError, InvalidInput, StorageError, VersionedError
-from dagster_versioned.projects.project import Project
-from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.resources.project import project_of
 
 DEFAULT_CHECKS: tuple[VersionCheck, ...] = (
     HeadIntegrity(),
@@ -76,7 +74,7 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         resource = getattr(context.resources, resource_key)
         inner = context.op_execution_context.get_step_execution_context()
         publish: Publish = getattr(resource, "publish", "at_once")
-        table = table_for(inner, _project(resource, resource_key).table(key.path), publish)
+        table = table_for(inner, project_of(resource, resource_key, "checked").table(key.path), publish)
         partitions = _partitions_of(context, key)
         checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         with suppress(VersionedError):  # which the checks find
@@ -113,16 +111,4 @@ def _partitions_of(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> 
     definition = graph.get(key).partitions_def if graph.has(key) else None
     if not step.has_partition_key_range or definition is None:
         return None
-    with partition_loading_context(dynamic_partitions_store=step.instance):
-        return frozenset(definition.get_partition_keys_in_range(step.partition_key_range))
-
-
-def _project(resource: Any, resource_key: str) -> Project:
-    """The project of an IO manager, or of the resource itself."""
-    found = resource if isinstance(resource, ProjectResource) else getattr(resource, "project", None)
-    if not isinstance(found, ProjectResource):
-        raise InvalidInput(
-            f"The resource {resource_key!r} is a {type(cast('object', resource)).__name__}, which has no project. "
-            "Nothing was checked. Name the VersionedParquetIOManager or a ProjectResource: resource_key='…'."
-        )
-    return found.project()
+    return keys_in_range(definition, step.partition_key_range, step.instance)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from dagster_versioned.assets.asset_code import code_of, key_code_version
+from dagster_versioned.assets.graph.partitions import partitions_of_run
 from dagster_versioned.assets.parked import Publish
 from dagster_versioned.assets.reuse.foreseen import key_of
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
@@ -18,6 +19,7 @@ from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.parents import parents_by_input
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.kept import KeptVersion
 from dagster_versioned.tables.write.pending import OpenComputation
@@ -43,8 +45,7 @@ def computed_before(
     Raises `InvalidInput` where the config is not JSON, or options say that rows are added to others.
     """
     step = context.get_step_execution_context()
-    ranged = context.has_partition_key or context.has_partition_key_range
-    partitions: list[str | None] = [*sorted(map(str, context.partition_keys))] if ranged else [None]
+    partitions = sorted(partitions_of_run(context), key=str)
     attempt = PROCESS.of(Attempt, step)
     is_own = any(input_.asset_key == asset_key for input_ in inputs.values())
     if is_own and len(partitions) > 1:
@@ -67,14 +68,15 @@ def computed_before(
     attempt.computations[asset_key] = {
         partition: OpenComputation(key, 0, made.get(partition)) for partition, key in keys.items()
     }
-    tag = step.dagster_run.tags.get(RECOMPUTE_TAG, "")
-    asked = {name.strip() for name in tag.split(",")}
-    kept: dict[str | None, KeptVersion] = {}
-    if not asked & {"true", asset_key.to_user_string()}:
-        found = {partition: table.kept(version) for partition, version in made.items()}
-        kept = {partition: version for partition, version in found.items() if version is not None}
+    recomputed = {name.strip() for name in step.dagster_run.tags.get(RECOMPUTE_TAG, "").split(",")}
+    kept = {} if recomputed & {"true", asset_key.to_user_string()} else _kept(table, made)
     attempt.since = time.monotonic()
     return kept
+
+
+def _kept(table: "VersionedTable", made: Mapping[str | None, Version]) -> dict[str | None, KeptVersion]:
+    found = {partition: table.kept(version) for partition, version in made.items()}
+    return {partition: version for partition, version in found.items() if version is not None}
 
 
 def opened_before(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> "VersionedTable | None":

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_versioned.assets.graph.materialization_keys import stated
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.process_state import PROCESS
@@ -29,8 +30,7 @@ def settle_environment(step: "StepExecutionContext", project: ProjectContext, as
     last materialization that this Dagster instance knows of the asset is: Dagster cannot tell the two apart.
     """
     name = PRODUCTION if project.environment is None else project.environment.name
-    run = step.dagster_run
-    runs = PROCESS.of(RunEnvironments)
+    run, runs = step.dagster_run, PROCESS.of(RunEnvironments)
     known = run.tags.get(ENVIRONMENT_KEY) or runs.get(run.run_id)
     if known is None and project.environment is not None:
         current = step.instance.get_run_by_id(run.run_id)  # another step may have marked it since this one began
@@ -44,20 +44,22 @@ def settle_environment(step: "StepExecutionContext", project: ProjectContext, as
     if len(runs) >= _MOST_RUNS:
         runs.clear()
     runs[run.run_id] = name
-    if project.environment is None:
-        return
-    event = step.instance.get_latest_materialization_event(asset_key)
-    made = None if event is None else event.asset_materialization
-    last = None if made is None else made.metadata.get(ENVIRONMENT_KEY)
-    other = PRODUCTION if last is None else last.value
-    if made is not None and other != name:
+    if project.environment is not None:
+        _require_own_instance(step.instance, asset_key, name)
+        if known is None:
+            step.instance.add_run_tags(run.run_id, {ENVIRONMENT_KEY: name})
+
+
+def _require_own_instance(instance: dg.DagsterInstance, asset_key: dg.AssetKey, name: str) -> None:
+    """Raise `InvalidInput` where the instance knows the asset in another environment."""
+    event = instance.get_latest_materialization_event(asset_key)
+    other = name if event is None else stated(event, ENVIRONMENT_KEY) or PRODUCTION
+    if other != name:
         raise InvalidInput(
-            f"This Dagster instance has materializations of {asset_key.to_user_string()} in {_text(str(other))}, and "
+            f"This Dagster instance has materializations of {asset_key.to_user_string()} in {_text(other)}, and "
             f"this step is of {_text(name)}. Nothing was written. Dagster knows materializations by asset key alone: "
             "give each environment an instance of its own, by DAGSTER_HOME or as a branch deployment."
         )
-    if known is None:
-        step.instance.add_run_tags(run.run_id, {ENVIRONMENT_KEY: name})
 
 
 def _text(name: str | None) -> str:

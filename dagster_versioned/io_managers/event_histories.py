@@ -56,7 +56,6 @@ def projected(context: dg.InputContext, table: VersionedTable, files: VersionFil
     """
     metadata = context.definition_metadata
     as_at, as_of = (_time_in(metadata, key) for key in (AS_AT_KEY, AS_OF_KEY))
-    history = EventTable(table)
     if _projection(context) == "events":
         if as_at or as_of:
             raise InvalidInput(
@@ -64,16 +63,21 @@ def projected(context: dg.InputContext, table: VersionedTable, files: VersionFil
             )
         return table.read_files(files, frame_type)
     if as_at is None and as_of is None and context.has_asset_partitions:
-        keys = list(context.asset_partition_keys)
-        beginnings = [_beginning(context.asset_partitions_def, key) for key in keys]
-        before_all = None if keys else _BEFORE_ALL
-        as_of = max((moment for moment in beginnings if moment is not None), default=before_all)
+        as_of = _end_of_partitions(context)
     columns = plain(metadata, COLUMNS_KEY)
-    if columns is None:
-        return history.read(files.log_version, as_at=as_at, as_of=as_of, as_type=frame_type)
     is_arrow = family_of(frame_type) is not None
-    rows = history.read(files.log_version, as_at=as_at, as_of=as_of, as_type=pa.Table if is_arrow else frame_type)
+    kind = pa.Table if is_arrow and columns is not None else frame_type
+    rows = EventTable(table).read(files.log_version, as_at=as_at, as_of=as_of, as_type=kind)
+    if columns is None:
+        return rows
     return to_frame(rows.select(list(columns)), frame_type) if is_arrow else rows.select(*columns)
+
+
+def _end_of_partitions(context: dg.InputContext) -> datetime | None:
+    """The time of the last of an input's partitions; before all, where there are none."""
+    keys = list(context.asset_partition_keys)
+    beginnings = [_beginning(context.asset_partitions_def, key) for key in keys]
+    return max((moment for moment in beginnings if moment is not None), default=None if keys else _BEFORE_ALL)
 
 
 def refuse_times(context: dg.InputContext) -> None:

@@ -1,11 +1,16 @@
-"""What a step reads: the exact version that its input is to see, as the type that it is annotated with."""
+"""What a step reads: the exact version that its input is to see, as the type that it is annotated with.
+
+Three steps: which table an input is of (`_source`), what it sees of that (`_Source.look`), and its rows (`_Rows.load`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 import dagster as dg
+import pyarrow as pa
 
 from dagster_versioned.assets.graph.inputs import (
     ALLOW_MISSING_KEY,
@@ -16,25 +21,26 @@ from dagster_versioned.assets.graph.inputs import (
     VERSION_KEY,
     plain,
 )
-from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.assets.graph.partitions import keys_in_range, partitioning_of
 from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.assets.looks import note_look
 from dagster_versioned.assets.parked import Publish, is_parking, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.engines.frames import to_frame
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.attempt import LeftTables, input_text, note, read_at, step_of
 from dagster_versioned.io_managers.column_lineage import as_source
 from dagster_versioned.io_managers.event_histories import projected, refuse_times
-from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
-from dagster_versioned.io_managers.output_partitions import some
 from dagster_versioned.io_managers.parents import is_read_whole
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.partitioning import Partitioning, shown
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -61,7 +67,7 @@ class _InputType:
         """What it is where there is nothing yet, and no columns are known."""
         if self.is_optional or not (self.by_partition or self.is_annotated):
             return None
-        return {} if self.by_partition else no_columns(self.frame_type)
+        return {} if self.by_partition else _no_columns(self.frame_type)
 
 
 @dataclass(frozen=True)
@@ -84,95 +90,110 @@ class _ResolvedInput:
 
 
 @dataclass(frozen=True)
+class _Source:
+    """Which table of a project an input is of, as what it is read, and what it is pinned to."""
+
+    context: dg.InputContext
+    step: "StepExecutionContext | None"
+    table: VersionedTable
+    kind: _InputType
+    pin: str | int | None
+
+    def look(self, left: TableState | None, *, again: bool = False) -> "_Rows":
+        """What the input sees now, or where an earlier step of the run ``left`` the table so, of that state.
+
+        What the step has seen of the table before, it sees again; but not where it looks ``again`` at what was left.
+        """
+        step, version = self.step, self.pin
+        if left is not None:
+            self.table.operations.cache.adopt(left)
+        elif not again and version is None and step is not None:
+            version = read_at(step, self.context.asset_key)
+        rows = _Rows(self, _seen(self.context, self.table, step, version, as_last_seen=left is not None))
+        upstreams = rows.upstreams  # outside of a step as well: raises for what nobody adopted
+        if step is not None:
+            seen, key = rows.seen, self.context.asset_key
+            is_head = self.pin is None and not self.table.operations.parked
+            log_version = seen.chosen.log_version if seen is not None and is_head else None
+            note(step, key, upstreams, log_version=log_version, adds=not again)
+            chosen = seen.chosen.versions if upstreams and seen else ()
+            note_look(step, key, self.table, chosen, input_text(self.context))
+        return rows
+
+
+@dataclass(frozen=True)
 class _Rows:
     """What an input is to see (``seen``; ``None``: nothing), read once it is asked for."""
 
-    context: dg.InputContext
-    table: VersionedTable
-    wish: _InputType
+    source: _Source
     seen: _ResolvedInput | None
 
     @cached_property
     def upstreams(self) -> Sequence[Upstream]:
         """What an output that is built from it names."""
-        return [] if self.seen is None or self.seen.is_empty else self.table.upstream_of(self.seen.chosen)
+        return [] if self.seen is None or self.seen.is_empty else self.source.table.upstream_of(self.seen.chosen)
 
     @cached_property  # for who computes partitions in several stretches
     def files(self) -> VersionFiles | None:
         """The files that hold it."""
-        return None if self.seen is None else self.seen.files(self.table)
+        return None if self.seen is None else self.seen.files(self.source.table)
 
-    def load(self, partitions: frozenset[str] | None) -> Any:
+    def load(self, partitions: frozenset[str] | None = None) -> Any:
         """It, or what of it is of these partitions, as the type that the input is annotated with."""
-        files = None if self.files is None else _only(self.table, self.files, partitions)
-        return _value(self.context, self.table, self.wish, files)
+        context, table, kind = self.source.context, self.source.table, self.source.kind
+        files = None if self.files is None else _only(table, self.files, partitions)
+        if kind.frame_type is UpstreamFiles and files is not None:
+            return UpstreamFiles(table, files)
+        is_empty = files is None or (not files.versions and not files.whole)
+        if files is None or (is_empty and (kind.is_optional or kind.by_partition)):
+            return kind.of_nothing()
+        if table.state.is_history:
+            if kind.by_partition:
+                raise InvalidInput(
+                    f"The {input_text(context)} wants rows by partition, but {table.name} is a history of events, "
+                    "which has none. Nothing was read. Annotate it with a frame."
+                )
+            return as_source(projected(context, table, files, kind.frame_type), context.asset_key)
+        refuse_times(context)
+        if not kind.by_partition:
+            return as_source(table.read_files(files, kind.frame_type), context.asset_key)
+        return {
+            partition: as_source(table.read_files(scan, kind.frame_type), context.asset_key)
+            for partition, scan in files.by_partition()
+        }
+
+    def lazy(self) -> LazyInput:
+        """It, to be loaded only if the function that wants it is called."""
+        return _lazy(self.source.context, self.upstreams, self.source.kind, self.load)
 
 
-def load(
-    context: dg.InputContext,
-    project: ProjectResource,
-    pins: Mapping[str, str],
-    publish: Publish,
-    *,
-    look: bool = False,
-) -> Any:
+def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str], publish: Publish) -> Any:
     """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
-    One that is lazy is as an earlier step of the run left it, which is enough to see that nothing is to be done; with
-    ``look``, it is as it is now. Raises what `VersionedTable.read` does; where there is no version, the error says what
-    to materialize.
+    One that is lazy is as an earlier step of the run left it, which is enough to see that nothing is to be done; its
+    ``look_again`` is what it is now. Raises what `VersionedTable.read` does; where there is no version, the error says
+    what to materialize.
     """
     if (uri := _uri(context)) is not None:
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
     _require_project(context, project.project().name)
-    table = project.project().table(context.asset_key.path)
     step = step_of(context)
-    if step is not None:
-        if not _is_needed(context, step):
-            return UpstreamFiles(table, cast("VersionFiles", None))
-        table = table_for(step, table, publish)
-    left = None if step is None or look else _left(context, step, table, pins, publish)
-    if left is not None:
-        table.operations.cache.adopt(left)
-    wish = _wish(context, project)
-    pin = _pin(context, table.name, step, pins)
-    version = pin if look or left is not None else _version(context, step, pin)
-    rows = _Rows(context, table, wish, _seen(context, table, step, version, as_last_seen=left is not None))
-    upstreams = rows.upstreams  # outside of a step as well: raises for what nobody adopted
-    if step is not None:
-        _note_read(rows, step, pin, adds=not look)
+    if step is not None and not _is_needed(context, step):
+        return UpstreamFiles(project.project().table(context.asset_key.path), cast("VersionFiles", None))
+
+    def source() -> _Source:
+        opened = project.project().table(context.asset_key.path)
+        table = opened if step is None else table_for(step, opened, publish)
+        return _Source(context, step, table, _kind(context, project), _pin(context, table.name, step, pins))
+
+    first = source()
     if not is_lazy(context):
-        return rows.load(None)
-    lazy = _lazy(context, upstreams, wish, rows.load)
-    return lazy if left is None else replace(lazy, look_again=lambda: load(context, project, pins, publish, look=True))
-
-
-def _version(context: dg.InputContext, step: "StepExecutionContext | None", pin: str | int | None) -> str | int | None:
-    """What the input is pinned to, or else the version of the asset that the step has read before."""
-    return read_at(step, context.asset_key) if step is not None and pin is None else pin
-
-
-def _note_read(rows: _Rows, step: "StepExecutionContext", pin: str | int | None, *, adds: bool) -> None:
-    """Note what the step reads, for its outputs and its checks."""
-    context, table, seen = rows.context, rows.table, rows.seen
-    is_head = pin is None and not table.operations.parked
-    log_version = seen.chosen.log_version if seen is not None and is_head else None
-    note(step, context.asset_key, rows.upstreams, log_version=log_version, adds=adds)
-    chosen = seen.chosen.versions if rows.upstreams and seen else ()
-    note_look(step, context.asset_key, table, chosen, input_text(context))
-
-
-def _left(
-    context: dg.InputContext,
-    step: "StepExecutionContext",
-    table: VersionedTable,
-    pins: Mapping[str, str],
-    publish: Publish,
-) -> TableState | None:
-    """How an earlier step of the run left the table, where that is what a lazy input is first seen as."""
-    if not is_lazy(context) or is_parking(step, publish) or _pin(context, table.name, step, pins) is not None:
-        return None
-    return PROCESS.of(LeftTables, table.project).get(step.run_id, table)
+        return first.look(None).load()
+    left = None
+    if step is not None and first.pin is None and not is_parking(step, publish):
+        left = PROCESS.of(LeftTables, first.table.project).get(step.run_id, first.table)
+    lazy = first.look(left).lazy()
+    return lazy if left is None else replace(lazy, look_again=lambda: source().look(None, again=True).lazy())
 
 
 def is_lazy(context: dg.InputContext) -> bool:
@@ -186,10 +207,10 @@ def is_lazy(context: dg.InputContext) -> bool:
 def _lazy(
     context: dg.InputContext,
     versions: Sequence[Upstream],
-    wish: "_InputType",
+    kind: _InputType,
     load: Callable[[frozenset[str] | None], Any],
 ) -> LazyInput:
-    read_as = type_text(_annotation(context) if wish.is_annotated else wish.frame_type)
+    read_as = type_text(_annotation(context) if kind.is_annotated else kind.frame_type)
     return LazyInput(context.asset_key, tuple(versions), read_as, asked_of(context.definition_metadata), load)
 
 
@@ -203,33 +224,11 @@ def _only(table: VersionedTable, files: VersionFiles, partitions: frozenset[str]
     return table.files_of(files.only(known), columns=files.scan.columns)
 
 
-def _value(context: dg.InputContext, table: VersionedTable, wish: "_InputType", files: VersionFiles | None) -> Any:
-    is_empty = files is None or (not files.versions and not files.whole)
-    if wish.frame_type is UpstreamFiles and files is not None:
-        return UpstreamFiles(table, files)
-    if files is None or (is_empty and (wish.is_optional or wish.by_partition)):
-        return wish.of_nothing()
-    if table.state.is_history:
-        if wish.by_partition:
-            raise InvalidInput(
-                f"The {input_text(context)} wants rows by partition, but {table.name} is a history of events, "
-                "which has none. Nothing was read. Annotate it with a frame."
-            )
-        return as_source(projected(context, table, files, wish.frame_type), context.asset_key)
-    refuse_times(context)
-    if not wish.by_partition:
-        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
-    return {
-        partition: as_source(table.read_files(scan, wish.frame_type), context.asset_key)
-        for partition, scan in files.by_partition()
-    }
-
-
 def _external(context: dg.InputContext, table: ExternalTable, project: ProjectResource, pins: Mapping[str, str]) -> Any:
     """The rows of a Delta table of no project, at the version that the input is to see."""
     step = step_of(context)
-    wish = _wish(context, project)
-    if wish.by_partition or wish.frame_type is UpstreamFiles:
+    kind = _kind(context, project)
+    if kind.by_partition or kind.frame_type is UpstreamFiles:
         raise InvalidInput(
             f"The {input_text(context)} is the Delta table at {table.uri}, which has neither partitions nor "
             "samples here. Nothing was read. Annotate it with a frame."
@@ -242,9 +241,9 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
         note(step, context.asset_key, versions, log_version=None if pin else files.version.log_version, adds=True)
 
     def value(_: frozenset[str] | None) -> Any:
-        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+        return as_source(table.read_files(files, kind.frame_type), context.asset_key)
 
-    return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
+    return _lazy(context, table.upstream_of(files.version), kind, value) if is_lazy(context) else value(None)
 
 
 def _is_needed(context: dg.InputContext, step: "StepExecutionContext") -> bool:
@@ -282,7 +281,7 @@ def _seen(
     try:
         chosen = table.choose(version, as_last_seen=as_last_seen, partitioning=_partitioning(context))
     except TableNotFound:
-        if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
+        if wanted is not None and _may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
             return None
         raise TableNotFound(_never_materialized(context, table, [])) from None
     if table.last_state.is_history:
@@ -307,7 +306,7 @@ def _seen_partitions(
     known = {version.partition for version in chosen.versions}
     present = [key for key in wanted if key in known]
     missing = [key for key in wanted if key not in known]
-    if missing and not may_lack(context, step, missing):
+    if missing and not _may_lack(context, step, missing):
         raise VersionNotFound(_never_materialized(context, table, missing))
     if not present:
         return _ResolvedInput(chosen, columns, of_nothing=True)
@@ -334,11 +333,11 @@ def _pin(
     return tagged or pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
 
 
-def _wish(context: dg.InputContext, project: ProjectResource) -> _InputType:
-    annotation, is_optional = without_none(_annotation(context))
+def _kind(context: dg.InputContext, project: ProjectResource) -> _InputType:
+    annotation, is_optional = _without_none(_annotation(context))
     by_partition = get_origin(annotation) in (dict, Mapping)
     if by_partition:
-        annotation, _ = without_none(get_args(annotation)[1])  # what is missing is not in the dict
+        annotation, _ = _without_none(get_args(annotation)[1])  # what is missing is not in the dict
     frame_type = project.frame_type() if annotation is Any else annotation
     return _InputType(frame_type, by_partition, is_optional, annotation is not Any)
 
@@ -353,7 +352,7 @@ def _annotation(context: dg.InputContext) -> Any:
 
 def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:
     asset = context.asset_key.to_user_string()
-    which = f"Partition {some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
+    which = f"Partition {shown(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
     option = f" --partition '{partitions[0]}'" if partitions else ""
     allow = f", or let the input do without: AssetIn(metadata={{'{ALLOW_MISSING_KEY}': True}})" if partitions else ""
     return (
@@ -368,3 +367,39 @@ def _uri(context: dg.InputContext) -> str | None:
     above = context.upstream_output
     uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
     return None if uri is None else str(uri)
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """What an annotation such as ``pl.DataFrame | None`` is of, and whether it allows ``None``."""
+    args = get_args(annotation)
+    if NoneType not in args or len(args) != 2:
+        return annotation, False
+    return next(arg for arg in args if arg is not NoneType), True
+
+
+def _may_lack(context: dg.InputContext, step: "StepExecutionContext | None", partitions: list[str]) -> bool:
+    """Whether an input of partitions may do without these, which have no version.
+
+    Where its metadata say so (`ALLOW_MISSING_KEY`), and where these are what the run itself is to make. There are none
+    to lack where its partition mapping leads to before the first.
+    """
+    allowed = bool(plain(context.definition_metadata, ALLOW_MISSING_KEY))
+    return allowed or set(partitions) <= _made_by_run(context, step)
+
+
+def _no_columns(frame_type: Any) -> Any:
+    """A frame without rows where not even the columns are known. Raises `UnsupportedFrame`."""
+    if isinstance(engine_for_type(frame_type), ArrowEngine):
+        return to_frame(pa.table({}), frame_type)
+    from dagster_versioned.engines.spark.session import default_session
+
+    return default_session().createDataFrame([], "struct<>")
+
+
+def _made_by_run(context: dg.InputContext, step: "StepExecutionContext | None") -> frozenset[str]:
+    if step is None or step.assets_def is None or context.asset_key not in step.assets_def.keys:
+        return frozenset()
+    definition = step.run_partitions_def
+    if definition is None or not step.has_partition_key_range:
+        return frozenset()
+    return keys_in_range(definition, step.partition_key_range, step.instance)

@@ -1,8 +1,10 @@
-"""What Dagster shows of a version: the metadata of a materialization."""
+"""What Dagster shows of a version: the metadata of a materialization, and what had to be left out of them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from logging import Logger
 from typing import Any
 
 import dagster as dg
@@ -14,7 +16,6 @@ from dagster_versioned.engines.comparison import HIDDEN
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.environment import ENVIRONMENT_KEY
-from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.diff import VersionDiff, version_diff
@@ -40,6 +41,33 @@ MAX_TEXT = 60
 
 Line = tuple[str, object, object]
 """What differs, before and after."""
+
+
+class Omissions:
+    """The parts of one report that could not be read: the version that it describes is committed, whatever they are.
+
+    An error would fail the step all the same; and if rows are appended, what is repeated by hand then is doubled.
+    """
+
+    def __init__(self) -> None:
+        self._errors: dict[str, list[Exception]] = {}
+
+    @contextmanager
+    def leave_out(self, what: str) -> Generator[None]:
+        """Leave a part out where the block fails, whatever the reason."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a report is no reason to fail, so neither is any fault in making it
+            self._errors.setdefault(what, []).append(error)
+
+    def log(self, log: Logger, table: TableName) -> None:
+        """Warn of what was left out, once for each part, however many partitions lack it."""
+        for what, errors in self._errors.items():
+            times = f" ({len(errors)} times)" if len(errors) > 1 else ""
+            log.warning(
+                f"{table}: what was written is committed, but {what} could not be read, so the materialization lacks "
+                f"it{times}. {type(errors[0]).__name__}: {errors[0]}"
+            )
 
 
 def table_metadata(

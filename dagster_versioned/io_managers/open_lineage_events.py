@@ -166,16 +166,12 @@ def _facets(output: ReportedOutput, read: Mapping[Dataset, Sequence[Parent]]) ->
     }
     if output.lineage is not None:
         datasets = {parent.table: dataset for dataset, parents in read.items() for parent in parents}
-        columns = {
-            column: Fields(
-                [
-                    InputField(*datasets[name], dep.column_name)
-                    for dep in deps
-                    if (name := str(table_name_of(dep.asset_key.path))) in datasets
-                ]
-            )
-            for column, deps in output.lineage.deps_by_column.items()
-        }
+
+        def inputs(deps: Sequence[dg.TableColumnDep]) -> list[InputField]:
+            named = [(str(table_name_of(dep.asset_key.path)), dep.column_name) for dep in deps]
+            return [InputField(*datasets[name], column) for name, column in named if name in datasets]
+
+        columns = {column: Fields(inputs(deps)) for column, deps in output.lineage.deps_by_column.items()}
         found["columnLineage"] = _facet(ColumnLineageDatasetFacet, fields=columns)
     return found
 

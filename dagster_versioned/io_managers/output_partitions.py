@@ -11,6 +11,7 @@ from dagster_versioned.assets.reuse.reuse_step import KeptOutput
 from dagster_versioned.engines.dispatch import split_rows
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.partitioning import shown
 
 PARTITION_COLUMN_KEY = "partition_expr"
 """Asset metadata that names the column that says which partition a row is of; the key is Dagster's own.
@@ -61,24 +62,18 @@ def _frames(
         yield {keys[0]: obj}
     else:
         raise InvalidInput(
-            f"The run covers {len(keys)} partitions of {asset} ({some(keys)}), but the value is one "
+            f"The run covers {len(keys)} partitions of {asset} ({shown(keys)}), but the value is one "
             f"{type(obj).__name__}. Nothing was written. Return a dict of frames by partition key, name the column "
             f"that holds the key in the asset's metadata ({{'{PARTITION_COLUMN_KEY}': 'day'}}), or give the asset "
             "backfill_policy=dg.BackfillPolicy.multi_run(1)."
         )
 
 
-def some(keys: Sequence[str]) -> str:
-    """The first few keys, and how many more there are."""
-    shown = ", ".join(map(repr, keys[:5]))
-    return shown if len(keys) <= 5 else f"{shown} and {len(keys) - 5} more"
-
-
 def _by_key(asset: str, frames_by_key: Mapping[Any, Any], keys: Sequence[str]) -> dict[str | None, Any]:
     frames = {str(key): frame for key, frame in frames_by_key.items()}
     if frames.keys() != set(keys):
         missing, extra = sorted(set(keys) - frames.keys()), sorted(frames.keys() - set(keys))
-        faults = [f"{word} {some(named)}" for word, named in (("lacks", missing), ("also has", extra)) if named]
+        faults = [f"{word} {shown(named)}" for word, named in (("lacks", missing), ("also has", extra)) if named]
         raise InvalidInput(
             f"The value of {asset} {' and '.join(faults)}: the run covers {len(keys)} partitions. Nothing was written. "
             "Return exactly one frame for each of context.partition_keys."

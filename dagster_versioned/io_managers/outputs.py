@@ -1,6 +1,7 @@
 """What a step writes: the versions that its output becomes, and what Dagster shows of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -8,12 +9,7 @@ import dagster as dg
 from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY
 from dagster_versioned.assets.graph.partitions import partitioning_of
-from dagster_versioned.assets.parked import (
-    Publish,
-    draft_metadata,
-    parked_text,
-    refuse_early_conditions,
-)
+from dagster_versioned.assets.parked import Publish, draft_metadata, parked_text, refuse_early_conditions
 from dagster_versioned.assets.reuse.reuse_step import KeptOutput
 from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_version
 from dagster_versioned.errors import InvalidInput
@@ -28,13 +24,13 @@ from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     OURS,
     PREVIEWED_PARTITIONS,
+    Omissions,
     other_writer,
     outcome_text,
     replay_text,
     table_metadata,
     version_metadata,
 )
-from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.output_partitions import frames_by_partition
 from dagster_versioned.io_managers.parents import parents_of
@@ -44,7 +40,6 @@ from dagster_versioned.process_state import PROCESS
 from dagster_versioned.publication.park import ParkedWrite, park
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.code_details import code_of, compare_codes
-from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
@@ -97,25 +92,26 @@ def _store(
     preview_rows: int,
     publish: Publish,
 ) -> tuple[Sequence[WriteResult], dg.TableColumnLineage | None]:
-    """Commit the value, and show in Dagster what was written, and where its columns come from."""
+    """Store the value, and show in Dagster what was written, and where its columns come from."""
     asset_key = context.asset_key
     options = TableOptions.from_metadata(context.definition_metadata)
+    lineage, derivation = None, None
+    if isinstance(obj, Derivation) or options.history is not None:
+        _refuse_parking(table, publish, options)
     if isinstance(obj, Derivation):
-        _refuse_parking(table, publish, options)
-        derived = obj.write(table, options=options, **_described(step, table, asset_key))
-        _report(context, step, table, [derived.result], None, preview_rows, (obj, derived))
-        return [derived.result], None
-    if options.history is not None:
-        _refuse_parking(table, publish, options)
+        parents = parents_of(step, asset_key, [None], table.project)[None] if step else ()
+        run = run_of(step) if step else None
+        derived = obj.write(table, options=options, parents=parents, run=run, **_described(step, asset_key))
+        written, derivation = ParkedWrite(table, [derived.result], None), (obj, derived)
+    elif options.history is not None:
         lineage = None if obj is None else column_lineage(obj)
-        result = _append_events(context, step, table, obj, options)
-        _report(context, step, table, [result], lineage, preview_rows)
-        return [result], lineage
-    with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
-        lineage = column_lineage(next(iter(frames.values()))) if frames else None
-        partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
-        written = _write(step, table, asset_key, frames, options, partitioning, publish)
-    _report(context, step, written.seen, written.results, lineage, preview_rows, draft=written.draft)
+        written = ParkedWrite(table, [_append_events(context, step, table, obj, options)], None)
+    else:
+        with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
+            lineage = column_lineage(next(iter(frames.values()))) if frames else None
+            partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
+            written = _write(step, table, asset_key, frames, options, partitioning, publish)
+    _Report(context, step, written).tell(lineage, derivation, preview_rows)
     return written.results, lineage
 
 
@@ -139,153 +135,122 @@ def store_updates(
     return _write(step, table, asset_key, updates, options, partitioning, publish).results
 
 
-def _report(
-    context: dg.OutputContext,
-    step: "StepExecutionContext | None",
-    table: VersionedTable,
-    results: Sequence[WriteResult],
-    lineage: dg.TableColumnLineage | None,
-    preview_rows: int,
-    derivation: tuple[Derivation, DerivationReport] | None = None,
-    draft: ParkedDraft | None = None,
-) -> None:
-    """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
-    asset_key = context.asset_key
-    if step is not None:
-        versions = [result.version for result in results]
+@dataclass(frozen=True)
+class _Report:
+    """What Dagster is told of what was written; what cannot be read is left out."""
+
+    context: dg.OutputContext
+    step: "StepExecutionContext | None"
+    written: ParkedWrite
+    omissions: Omissions = field(default_factory=Omissions)
+
+    def tell(
+        self,
+        lineage: dg.TableColumnLineage | None,
+        derivation: tuple[Derivation, DerivationReport] | None,
+        preview_rows: int,
+    ) -> None:
+        """Tell Dagster, and later outputs of the same step."""
+        table, results = self.written.seen, self.written.results
+        if self.step is not None:
+            self._note(self.step)
+        self._log()
+        with self.omissions.leave_out("what is known of the table"):
+            self._show(table_metadata(table, results[0].version, lineage))
+        if derivation is not None:
+            with self.omissions.leave_out("how it was computed"):
+                self._show(run_metadata(*derivation))
+        self._show_versions(preview_rows)
+        self.omissions.log(self.context.log, table.name)
+
+    def _note(self, step: "StepExecutionContext") -> None:
+        """Note the versions, for Dagster's own judgement and for later outputs and steps."""
+        table, draft, asset_key = self.written.seen, self.written.draft, self.context.asset_key
+        versions = [result.version for result in self.written.results]
         shas = {version.partition: version.entry.metadata_sha for version in versions}
         by_key = {key: sha for key, sha in shas.items() if key is not None}
         set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
         if draft is None:
             PROCESS.of(LeftTables, table.project).put(step.run_id, table)
-        if len(context.step_context.op_def.output_defs) > 1:
+        if len(self.context.step_context.op_def.output_defs) > 1:
             drafts = () if draft is None else (draft.id,)
             made = [upstream_of_version(table.project, table.name, version, drafts) for version in versions]
             note(step, asset_key, made)
-    _log(context, table, results, draft)
-    omissions = Omissions()
-    _show_table(context, step, table, results, lineage, derivation, omissions)
-    _show_versions(context, step, table, results, preview_rows, draft, omissions)
-    omissions.log(context.log, table.name)
 
+    def _log(self) -> None:
+        """Write what was written to the log of the run."""
+        log, name, results = self.context.log, self.written.seen.name, self.written.results
+        if self.written.draft is not None:
+            log.info(parked_text(self.written.draft))
+        elif not all(result.reused and result.change == "none" for result in results):
+            # Where nothing was to be done, Dagster's own events are enough, and one more takes as long as each of them.
+            log.info(outcome_text(name, results))
+        if (text := replay_text(name, results)) is not None:
+            log.warning(text)
 
-def _show_table(
-    context: dg.OutputContext,
-    step: "StepExecutionContext | None",
-    table: VersionedTable,
-    results: Sequence[WriteResult],
-    lineage: dg.TableColumnLineage | None,
-    derivation: tuple[Derivation, DerivationReport] | None,
-    omissions: Omissions,
-) -> None:
-    """Show what holds for the asset, whichever partitions were written."""
-    with omissions.leave_out("what is known of the table"):
-        _show(context, step, table_metadata(table, results[0].version, lineage))
-    if derivation is not None:
-        with omissions.leave_out("how it was computed"):
-            _show(context, step, run_metadata(*derivation))
+    def _show_versions(self, preview_rows: int) -> None:
+        """Show each version that was written, and warn where another definition of the asset wrote the one before."""
+        table, results, draft = self.written.seen, self.written.results, self.written.draft
+        history, before, other = None, None, None
+        with self.omissions.leave_out("the history"):
+            history = table.last_state.history
+            before = history.before([result.version for result in results])
+        with self.omissions.leave_out("which definition wrote before"):
+            other = other_writer(history, results)
+        if other is not None:
+            self.context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
+            self._show({OTHER_DEFINITION_KEY: other})
+        if self.step is not None:
+            with self.omissions.leave_out("the code that was called"):
+                self._show_code(self.step, before or {})
+        for number, result in enumerate(results):
+            with self.omissions.leave_out("what is known of the version"):
+                rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
+                metadata = version_metadata(table, history, result, rows, self.omissions, before)
+                if draft is not None:  # it is in no log yet
+                    metadata = {k: v for k, v in metadata.items() if k not in (COMMIT_KEY, LOG_VERSION_KEY)}
+                    metadata |= draft_metadata(draft)
+                if len(results) == 1 or self.step is not None:
+                    self._show(metadata, result.version.partition if len(results) > 1 else None)
 
+    def _show_code(self, step: "StepExecutionContext", before: Mapping[str | None, Version]) -> None:
+        """Show the code that was called, and what of it is other than that of the versions before; keep its details."""
+        made, store = made_by(step), self.written.seen.store
+        if made is None:
+            return
+        code, details = made
+        called = [result for result in self.written.results if not result.reused]
+        then = [
+            code_of(version)
+            for result in called
+            if (version := result.version if result.change == "none" else before.get(result.version.partition))
+        ]
+        shown = {f"{OURS}/code": code.fingerprint[:_CODE_SHOWN]}
+        if code.opaque:
+            shown[f"{OURS}/code_opaque"] = "; ".join(code.opaque)
+        others = {each.fingerprint: each for each in then if each is not None and each.fingerprint != code.fingerprint}
+        changes = (compare_codes(store, each, code, details) for each in others.values())
+        if (change := next(filter(None, changes), None)) is not None:
+            shown[f"{OURS}/code_change"] = str(change)
+        self._show(shown)
+        if called and (len(then) < len(called) or any(each is None or each.details != code.details for each in then)):
+            details.put(store)
 
-def _show_versions(
-    context: dg.OutputContext,
-    step: "StepExecutionContext | None",
-    table: VersionedTable,
-    results: Sequence[WriteResult],
-    preview_rows: int,
-    draft: ParkedDraft | None,
-    omissions: Omissions,
-) -> None:
-    """Show each version that was written, and warn where another definition of the asset wrote the one before."""
-    history, before = None, None
-    with omissions.leave_out("the history"):
-        history = table.last_state.history
-        before = history.before([result.version for result in results])
-    other = None
-    with omissions.leave_out("which definition wrote before"):
-        other = other_writer(history, results)
-    if other is not None:
-        context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
-        _show(context, step, {OTHER_DEFINITION_KEY: other})
-    if step is not None:
-        with omissions.leave_out("the code that was called"):
-            _show_code(context, step, table, results, before or {})
-    for number, result in enumerate(results):
-        with omissions.leave_out("what is known of the version"):
-            rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
-            metadata = version_metadata(table, history, result, rows, omissions, before)
-            metadata = metadata if draft is None else _of_no_log(metadata, draft)
-            if len(results) == 1 or step is not None:
-                _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
+    def _show(self, metadata: Mapping[str, Any], partition: str | None = None) -> None:
+        """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds.
 
-
-def _show_code(
-    context: dg.OutputContext,
-    step: "StepExecutionContext",
-    table: VersionedTable,
-    results: Sequence[WriteResult],
-    before: Mapping[str | None, Version],
-) -> None:
-    """Show the code that was called, and what of it is other than that of the versions before; and keep its details."""
-    made = made_by(step)
-    if made is None:
-        return
-    code, details = made
-    shown = {f"{OURS}/code": code.fingerprint[:_CODE_SHOWN]}
-    if code.opaque:
-        shown[f"{OURS}/code_opaque"] = "; ".join(code.opaque)
-    called = [result for result in results if not result.reused]
-    then = [
-        code_of(version)
-        for result in called
-        if (version := result.version if result.change == "none" else before.get(result.version.partition))
-    ]
-    others = {each.fingerprint: each for each in then if each is not None and each.fingerprint != code.fingerprint}
-    changes = [change for each in others.values() if (change := compare_codes(table.store, each, code, details))]
-    if changes:
-        shown[f"{OURS}/code_change"] = str(changes[0])
-    _show(context, step, shown)
-    if called and (len(then) < len(called) or any(each is None or each.details != code.details for each in then)):
-        details.put(table.store)
-
-
-def _log(
-    context: dg.OutputContext, table: VersionedTable, results: Sequence[WriteResult], draft: ParkedDraft | None
-) -> None:
-    """Write what was written to the log of the run."""
-    if draft is not None:
-        context.log.info(parked_text(draft))
-    elif not all(result.reused and result.change == "none" for result in results):
-        # Where nothing was to be done, Dagster's own events are enough, and one more takes as long as each of them.
-        context.log.info(outcome_text(table.name, results))
-    if (text := replay_text(table.name, results)) is not None:
-        context.log.warning(text)
-
-
-def _show(
-    context: dg.OutputContext,
-    step: "StepExecutionContext | None",
-    metadata: Mapping[str, Any],
-    partition: str | None = None,
-) -> None:
-    """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds.
-
-    What the function says of its asset or its output under the same key stays.
-    """
-    if step is None:
-        context.add_output_metadata(metadata)
-        return
-    given = {
-        **context.output_metadata,
-        **(step.get_output_metadata(context.name, context.mapping_key) or {}),
-        **(step.get_asset_metadata(context.asset_key) or {}),
-    }
-    step.add_asset_metadata({k: v for k, v in metadata.items() if k not in given}, context.asset_key, partition)
-
-
-def _of_no_log(metadata: Mapping[str, Any], draft: ParkedDraft) -> dict[str, Any]:
-    """What is shown of a version that is in no log yet."""
-    shown = {key: value for key, value in metadata.items() if key not in (COMMIT_KEY, LOG_VERSION_KEY)}
-    return {**shown, **draft_metadata(draft)}
+        What the function says of its asset or its output under the same key stays.
+        """
+        context, step = self.context, self.step
+        if step is None:
+            context.add_output_metadata(metadata)
+            return
+        given = {
+            **context.output_metadata,
+            **(step.get_output_metadata(context.name, context.mapping_key) or {}),
+            **(step.get_asset_metadata(context.asset_key) or {}),
+        }
+        step.add_asset_metadata({k: v for k, v in metadata.items() if k not in given}, context.asset_key, partition)
 
 
 def _write(
@@ -304,10 +269,8 @@ def _write(
     parents = parents_of(step, asset_key, list(frames), table.project, publish) if step else {}
     run = run_of(step, adds_rows=options.mode == "append") if step else None
     described: dict[str, Any] = {
-        "asset_key": list(asset_key.path),
+        **_described(step, asset_key),
         "parents": parents,
-        "code_version": _stated_code_version(step, asset_key),
-        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         "options": options,
         "partitioning": partitioning,
     }
@@ -326,11 +289,6 @@ def _write(
     return park(table, frames, run=run, backfill=backfill, **described)
 
 
-def _stated_code_version(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> str | None:
-    """The code version that the definition states; what is found of the code is no part of what a version is."""
-    return None if step is None else stated_code_version(step.job_def.asset_layer.get(asset_key).code_version)
-
-
 def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:
     """Raise `InvalidInput` for a history of events that is to be published after its checks."""
     if (options.publish or publish) == "after_checks":
@@ -340,14 +298,16 @@ def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptio
         )
 
 
-def _described(step: "StepExecutionContext | None", table: VersionedTable, asset_key: dg.AssetKey) -> dict[str, Any]:
-    """What the step knows of how the table came about, for one that has no partitions."""
+def _described(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> dict[str, Any]:
+    """What a step says of its versions, whatever they are built from.
+
+    The code version is what the definition states; what is found of the code is no part of what a version is.
+    """
+    code_version = None if step is None else step.job_def.asset_layer.get(asset_key).code_version
     return {
         "asset_key": list(asset_key.path),
-        "parents": parents_of(step, asset_key, [None], table.project).get(None, ()) if step else (),
-        "code_version": _stated_code_version(step, asset_key),
+        "code_version": stated_code_version(code_version),
         "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-        "run": run_of(step) if step else None,
     }
 
 
@@ -371,10 +331,8 @@ def _append_events(
     event_time = event_time_of(context)
     parents = parents_of(step, asset_key, partitions, table.project) if step else {}
     described: dict[str, Any] = {
-        "asset_key": list(asset_key.path),
+        **_described(step, asset_key),
         "parents": [parent for of_one in parents.values() for parent in of_one],
-        "code_version": _stated_code_version(step, asset_key),
-        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         "options": options,
         "run": run_of(step, adds_rows=True) if step else None,
     }

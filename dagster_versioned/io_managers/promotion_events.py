@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 from dagster_versioned.branches.promote import PromotionReport
 from dagster_versioned.dagster_internals import (
     CODE_VERSION_TAG,
@@ -9,7 +10,7 @@ from dagster_versioned.dagster_internals import (
     INPUT_DATA_VERSION_PREFIX,
     INPUT_EVENT_PREFIX,
 )
-from dagster_versioned.io_managers.materialization import METADATA_SHA_KEY, table_metadata, version_metadata
+from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.write.write import WriteResult
@@ -53,11 +54,8 @@ def report_promotion(instance: dg.DagsterInstance, project: Project, report: Pro
 
 
 def _known(instance: dg.DagsterInstance, key: dg.AssetKey, version: Version) -> bool:
-    partitions = None if version.partition is None else [version.partition]
-    found = instance.fetch_materializations(dg.AssetRecordsFilter(key, asset_partitions=partitions), limit=1).records
-    made = found[0].asset_materialization if found else None
-    last = None if made is None else made.metadata.get(METADATA_SHA_KEY)
-    return last is not None and last.value == version.metadata_sha
+    found = materializations(instance, key, version.partition)
+    return bool(found) and stated(found[0], METADATA_SHA_KEY) == version.metadata_sha
 
 
 def tags_of(version: Version) -> dict[str, str]:

@@ -2,13 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.graph.materialization_keys import (
+    DRAFT_KEY,
+    DRAFT_SHA_KEY,
+    METADATA_SHA_KEY,
+    STATE_KEY,
+    materializations,
+    stated,
+)
+from dagster_versioned.assets.graph.partitions import keys_in_range
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.assets.looks import Looks
+from dagster_versioned.assets.looks import Looks, blocking_checks
 from dagster_versioned.assets.parked import PARKED_TAG, continues
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
@@ -19,12 +26,10 @@ from dagster_versioned.dagster_internals import (
     AssetGraph,
     StepEventStatus,
     evaluation_of,
-    partition_loading_context,
     partition_of,
 )
 from dagster_versioned.errors import VersionedError
-from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
-from dagster_versioned.io_managers.omissions import Omissions
+from dagster_versioned.io_managers.materialization import Omissions, table_metadata, version_metadata
 from dagster_versioned.io_managers.promotion_events import tags_of
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.project import Project
@@ -131,7 +136,7 @@ def publish_of(
 
     judged: dict[str, Hindrance | None] = {}
     log, known = EventLog(instance), PROCESS.of(FailedDrafts, graph)
-    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in _blocking(graph, asset)})
+    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in blocking_checks(graph, asset)})
 
     def judge(draft: ParkedDraft) -> Hindrance | None:
         if judged.get(draft.id) is None:  # what has passed and waits is looked at again: others are published meanwhile
@@ -139,7 +144,7 @@ def publish_of(
         return judged[draft.id]
 
     def look(draft: ParkedDraft) -> Hindrance | None:
-        executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
+        executed = {check: newest.get(check) for check in blocking_checks(graph, _asset_of(draft))}
         before, found = known.get(draft.sha256, (None, None))
         if before is not None and not _may_be_judged_again(log, draft, before, executed):
             assert found is not None
@@ -181,10 +186,6 @@ def _may_be_judged_again(log: EventLog, draft: ParkedDraft, before: _Executed, n
     return False
 
 
-def _blocking(graph: AssetGraph, asset: dg.AssetKey) -> list[dg.AssetCheckKey]:
-    return sorted(check for check in graph.get(asset).check_keys if graph.get(check).blocking)
-
-
 def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Project) -> Hindrance | None:
     """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
 
@@ -204,7 +205,7 @@ def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Pro
         return Hindrance(f"its step {draft.run.step_key} {how}", failed=run.is_finished)
     if not _is_witnessed(instance, asset, draft):
         return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
-    for check in _blocking(graph, asset):
+    for check in blocking_checks(graph, asset):
         found = _of_check(log, graph, draft, run, check, project)
         if found is not None:
             return found
@@ -336,10 +337,8 @@ def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: Parke
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     for entry in instance.all_logs(draft.run.run_id, of_type=kind):
         made = entry.asset_materialization
-        if made is not None and made.asset_key == asset:
-            said = made.metadata.get(DRAFT_SHA_KEY)
-            if said is not None and said.value == draft.sha256:
-                return True
+        if made is not None and made.asset_key == asset and stated(entry, DRAFT_SHA_KEY) == draft.sha256:
+            return True
     return False
 
 
@@ -349,14 +348,8 @@ def _of_check(
     """What the newest evaluations of a check found that together are of all partitions of a draft."""
     name, left = f"the check {check.name}", set(draft.partitions)
     for evaluation in _evaluated(log, graph, draft, check):
-        other = evaluation.run
-        failed = [each for _, each in evaluation.evaluations if not each.passed]
-        if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
-            return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
-        if not evaluation.evaluations and other.is_finished:
-            return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
-        if not evaluation.evaluations:
-            return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
+        if (found := _of_run(evaluation, name)) is not None:
+            return found
         if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, evaluation, project):
             return Hindrance(
                 f"other rows of {draft.table} moved since {name} looked at all of it; run it again, with the run tag "
@@ -366,10 +359,23 @@ def _of_check(
         left -= evaluation.partitions
     if not left:
         return None
-    is_over = run.is_finished
     some = [key for key in draft.partitions if key in left and key is not None]
     of = f" of {shown(some)}" if len(left) < len(draft.partitions) else ""
-    return Hindrance(f"{name} has not been evaluated{of}" + ("" if is_over else " yet"), failed=is_over)
+    yet = "" if run.is_finished else " yet"
+    return Hindrance(f"{name} has not been evaluated{of}{yet}", failed=run.is_finished)
+
+
+def _of_run(evaluation: "_CheckEvaluations", name: str) -> Hindrance | None:
+    """What is against a draft in what one run found of it."""
+    run, short = evaluation.run, evaluation.run.run_id[:8]
+    failed = [each for _, each in evaluation.evaluations if not each.passed]
+    if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
+        return Hindrance(f"{name} has failed in run {short}", failed=True)
+    if evaluation.evaluations:
+        return None
+    if run.is_finished:
+        return Hindrance(f"{name} did not run to its end in run {short}", failed=True)
+    return Hindrance(f"{name} is about to run in run {short}", failed=False)
 
 
 @dataclass(frozen=True)
@@ -429,12 +435,10 @@ def _partitions_of(log: EventLog, graph: AssetGraph, run: dg.DagsterRun, draft: 
     key, first = run.tags.get(PARTITION_NAME_TAG), run.tags.get(ASSET_PARTITION_RANGE_START_TAG)
     if run.run_id == draft.run.run_id or definition is None or (key is None and first is None):
         return frozenset(draft.partitions)
-    keys = {key}
-    if first is not None:
-        between = dg.PartitionKeyRange(first, run.tags[ASSET_PARTITION_RANGE_END_TAG])
-        with partition_loading_context(dynamic_partitions_store=log.instance):
-            keys = set(definition.get_partition_keys_in_range(between))
-    return frozenset(draft.partitions) & keys
+    if first is None:
+        return frozenset(draft.partitions) & {key}
+    between = dg.PartitionKeyRange(first, run.tags[ASSET_PARTITION_RANGE_END_TAG])
+    return frozenset(draft.partitions) & keys_in_range(definition, between, log.instance)
 
 
 def _has_moved(log: EventLog, draft: ParkedDraft, one: _CheckEvaluations, project: Project) -> bool:
@@ -461,13 +465,9 @@ def _reported(
     instance: dg.DagsterInstance, draft: ParkedDraft, version: Version
 ) -> AssetCheckEvaluationTargetMaterializationData | None:
     """The materialization that says that a version of a draft is published, if it is the last one of its cell."""
-    partitions = None if version.partition is None else [version.partition]
-    wanted = dg.AssetRecordsFilter(_asset_of(draft), asset_partitions=partitions)
-    for record in instance.fetch_materializations(wanted, limit=1).records:
-        made = record.asset_materialization
-        said: Mapping[str, Any] = {} if made is None else {key: entry.value for key, entry in made.metadata.items()}
-        own = "published", draft.id, version.metadata_sha
-        if (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == own:
+    own = {STATE_KEY: "published", DRAFT_KEY: draft.id, METADATA_SHA_KEY: version.metadata_sha}
+    for record in materializations(instance, _asset_of(draft), version.partition):
+        if all(stated(record, key) == value for key, value in own.items()):
             return AssetCheckEvaluationTargetMaterializationData(
                 storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
             )

@@ -166,41 +166,47 @@ def _compute(
     here: Project,
     config: Mapping[str, Any] | None,
 ) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = _executed(instance, repository, assets, found.partition, config)
+    if not result.success:
+        failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
+        error = getattr(failures[0], "error", None) if failures else None
+        cause = getattr(error, "cause", None) or error
+        raise NotPossible(f"its function failed: {str(getattr(cause, 'message', cause)).strip()[:300]}")
+    events = [event for event in result.get_asset_materialization_events() if event.asset_key == key]
+    made = [event.step_materialization_data.materialization for event in events]
+    if not any(name.startswith(f"{OURS}/") for each in made for name in each.metadata):
+        raise NotPossible("its function made nothing that an IO manager of this package stored")
+    if any(draft.is_living for draft in here.parked()):
+        here.publish(result.run_id, by="reproduction")
+
+
+def _executed(
+    instance: dg.DagsterInstance,
+    repository: dg.RepositoryDefinition,
+    assets: dg.AssetsDefinition,
+    partition: str | None,
+    config: Mapping[str, Any] | None,
+) -> dg.ExecuteInProcessResult:
     every = repository.get_implicit_global_asset_job_def()
     job = every.get_subset(asset_selection=frozenset(assets.keys), asset_check_selection=frozenset())
-    with dg.DagsterInstance.ephemeral() as instance:
-        try:
-            _add_partition(instance, assets, found.partition)
-            result = job.execute_in_process(
-                instance=instance,
-                partition_key=found.partition,
-                run_config=config,
-                tags={RECOMPUTE_TAG: "true"},
-                raise_on_error=False,
-            )
-        except dg.DagsterInvalidConfigError as error:
-            what = (
-                "which is not recorded: --config FILE" if config is None else f"and not this: {error.errors[0].message}"
-            )
-            raise NotPossible(f"it needs config, {what}") from error
-        except NotPossible:
-            raise
-        except Exception as error:  # whatever Dagster has against it; what the function raises is in the result
-            partition = "" if found.partition is None else f" for the partition {found.partition!r}"
-            raise NotPossible(f"Dagster would not run it{partition}: {first_sentence(error)[:300]}") from error
-        if not result.success:
-            failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
-            error = getattr(failures[0], "error", None) if failures else None
-            cause = getattr(error, "cause", None) or error
-            raise NotPossible(f"its function failed: {str(getattr(cause, 'message', cause)).strip()[:300]}")
-        events = [event for event in result.get_asset_materialization_events() if event.asset_key == key]
-        made = [event.step_materialization_data.materialization for event in events]
-        if not any(name.startswith(f"{OURS}/") for each in made for name in each.metadata):
-            raise NotPossible("its function made nothing that an IO manager of this package stored")
-    for draft in here.parked():
-        if draft.is_living:
-            here.publish(result.run_id, by="reproduction")
-            break
+    try:
+        _add_partition(instance, assets, partition)
+        return job.execute_in_process(
+            instance=instance,
+            partition_key=partition,
+            run_config=config,
+            tags={RECOMPUTE_TAG: "true"},
+            raise_on_error=False,
+        )
+    except dg.DagsterInvalidConfigError as error:
+        what = "which is not recorded: --config FILE" if config is None else f"and not this: {error.errors[0].message}"
+        raise NotPossible(f"it needs config, {what}") from error
+    except NotPossible:
+        raise
+    except Exception as error:  # whatever Dagster has against it; what the function raises is in the result
+        of = "" if partition is None else f" for the partition {partition!r}"
+        raise NotPossible(f"Dagster would not run it{of}: {first_sentence(error)[:300]}") from error
 
 
 def _add_partition(instance: dg.DagsterInstance, assets: dg.AssetsDefinition, partition: str | None) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
@@ -174,3 +174,17 @@ class ProjectResource(dg.ConfigurableResource[Any]):
 
         assert location is not None  # the validator of a project without governance
         return Project.open(name, location, profile=profile, credentials=credentials, author=author)
+
+
+def project_of(resource: Any, resource_key: str, untouched: str) -> "Project":
+    """The project of an IO manager, or of the resource itself; what is ``untouched`` where it has none, the error says.
+
+    Raises `InvalidInput`.
+    """
+    found = resource if isinstance(resource, ProjectResource) else getattr(resource, "project", None)
+    if not isinstance(found, ProjectResource):
+        raise InvalidInput(
+            f"The resource {resource_key!r} is a {type(cast('object', resource)).__name__}, which has no project. "
+            f"Nothing was {untouched}. Name the VersionedParquetIOManager or a ProjectResource: resource_key='…'."
+        )
+    return found.project()

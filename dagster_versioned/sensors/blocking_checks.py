@@ -12,11 +12,17 @@ launched last counts.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.graph.materialization_keys import (
+    LOG_VERSION_KEY,
+    METADATA_SHA_KEY,
+    STATE_KEY,
+    materializations,
+    stated,
+)
 from dagster_versioned.assets.looks import Looks
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_START_TAG,
@@ -101,27 +107,41 @@ class BlockingChecks:
             for check in checks:
                 wanted.setdefault(check, []).append(reading)
         newest = _newest(instance, list(wanted))
-        asked: dict[dg.AssetCheckKey, list[VersionRead]] = {}
-        for check, of_check in wanted.items():
-            known, signature = self._known.get(check, _CheckMemory()), _signature(newest.get(check))
-            settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[VersionRead]()
-            kept = {reading: known.verdicts[reading] for reading in of_check if reading in settled}
-            self._known[check] = _CheckMemory(signature, kept)
-            if missing := [reading for reading in of_check if reading not in kept]:
-                asked[check] = missing
+        asked = {check: self._unsettled(check, of_check, newest.get(check)) for check, of_check in wanted.items()}
         for check in self._known.keys() - wanted.keys():
             del self._known[check]
-        executed = {check: of_check for check, of_check in asked.items() if check in newest}
-        log = _Log(instance, running, {reading for of_check in executed.values() for reading in of_check})
+        log = _Log(
+            instance, running, {read for check, of_check in asked.items() if check in newest for read in of_check}
+        )
         for check, of_check in asked.items():
-            known = self._known[check]
-            found: Mapping[VersionRead, dg.AssetCheckEvaluation] = {}
-            if check in newest:
-                found, known.open = log.evaluations(check, of_check, newest[check])
-            # What was published after its checks was judged as a draft, perhaps under another name.
-            passed = {reading: None for reading in of_check if reading not in found and log.was_published(reading)}
-            verdicts = {reading: _hindrance(check, reading, found.get(reading)) for reading in of_check}
-            known.verdicts = {**known.verdicts, **verdicts, **passed}
+            if of_check:
+                self._judge(log, check, of_check, newest.get(check))
+
+    def _unsettled(
+        self, check: dg.AssetCheckKey, readings: Iterable[VersionRead], newest: AssetCheckExecutionRecord | None
+    ) -> list[VersionRead]:
+        """Those that a check is to be asked of; what is remembered of the others is kept."""
+        known, signature = self._known.get(check, _CheckMemory()), _signature(newest)
+        settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[VersionRead]()
+        kept = {reading: known.verdicts[reading] for reading in readings if reading in settled}
+        self._known[check] = _CheckMemory(signature, kept)
+        return [reading for reading in readings if reading not in kept]
+
+    def _judge(
+        self,
+        log: "_Log",
+        check: dg.AssetCheckKey,
+        readings: Sequence[VersionRead],
+        newest: AssetCheckExecutionRecord | None,
+    ) -> None:
+        known = self._known[check]
+        found: Mapping[VersionRead, dg.AssetCheckEvaluation] = {}
+        if newest is not None:
+            found, known.open = log.evaluations(check, readings, newest)
+        # What was published after its checks was judged as a draft, perhaps under another name.
+        passed = {reading: None for reading in readings if reading not in found and log.was_published(reading)}
+        verdicts = {reading: _hindrance(check, reading, found.get(reading)) for reading in readings}
+        known.verdicts = {**known.verdicts, **verdicts, **passed}
 
     def hindrance(self, reading: VersionRead, checks: Iterable[dg.AssetCheckKey]) -> str | None:
         """Why a version is not handed on; ``None`` if it is."""
@@ -311,9 +331,7 @@ class _Log:
 
     def _all_made(self, reading: VersionRead) -> list[_Materialization]:
         """The newest materializations of a cell that name its version, newest first."""
-        partitions = [reading.partition] if reading.partition is not None else None
-        records = dg.AssetRecordsFilter(reading.asset, asset_partitions=partitions)
-        every = map(_made, self._instance.fetch_materializations(records, limit=MADE_AGAIN).records)
+        every = map(_made, materializations(self._instance, reading.asset, reading.partition, MADE_AGAIN))
         return [made for made in every if made.metadata_sha == reading.metadata_sha]
 
 
@@ -352,16 +370,8 @@ def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
 
 
 def _made(record: dg.EventLogRecord) -> _Materialization:
-    materialization = record.asset_materialization
-    metadata: Mapping[str, dg.MetadataValue[Any]] = materialization.metadata if materialization is not None else {}
-    sha, at, state = (metadata.get(key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
-    return _Materialization(
-        record.storage_id,
-        sha.value if isinstance(sha, dg.TextMetadataValue) else None,
-        at.value if isinstance(at, dg.IntMetadataValue) else None,
-        record.run_id,
-        state is not None and state.value == "published",
-    )
+    sha, log_version, state = (stated(record, key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
+    return _Materialization(record.storage_id, sha, log_version, record.run_id, state == "published")
 
 
 def _hindrance(check: dg.AssetCheckKey, reading: VersionRead, evaluation: dg.AssetCheckEvaluation | None) -> str | None:

@@ -13,6 +13,7 @@ from dagster_versioned.process_state import PROCESS
 from dagster_versioned.projects.staleness import StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of
+from dagster_versioned.sensors.judgement import Rules
 from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
 from dagster_versioned.sensors.watch import Watch
@@ -62,40 +63,42 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """The stale partitions of the asset that no run is asked for, or is under way for, or must wait."""
-        options = (self.on, self.on_code_version, self.wait_for_checks)
-        watch, decisions = _look(context.asset_graph_view, options)
-        found = watch.finding(context.key)
-        memory = _parse(context.cursor)
-        before = context.get_previous_requested_subset(context.key)
-        if before is not None and not before.is_empty:
-            done = before.expensively_compute_partition_keys() if context.partitions_def is not None else {""}
-            memory["asked"].update({key: state for key, state in memory["offered"].items() if key in done})
-        states = {partition or "": finding.state[:STATE_CHARACTERS] for partition, finding in found.items()}
-        ready = {
-            partition or ""
-            for partition in found
-            if decisions[watch.name(context.key), partition].standing == "ready"
-            and memory["asked"].get(partition or "") != states[partition or ""]
-        }
-        unread = {partition or "" for partition, finding in found.items() if finding.unreadable is not None}
-        asked = {key: state for key, state in memory["asked"].items() if key in unread or states.get(key) == state}
-        cursor = orjson.dumps({"asked": asked, "offered": {key: states[key] for key in sorted(ready)}}).decode()
-        return dg.AutomationResult(context, _subset(context, ready), cursor=cursor)
+        watch, decisions = _look(context.asset_graph_view, (Rules(self.on, self.on_code_version), self.wait_for_checks))
+        found = {partition or "": finding for partition, finding in watch.finding(context.key).items()}
+        states = {key: finding.state[:STATE_CHARACTERS] for key, finding in found.items()}
+        asked = _asked_before(context)
+        is_ready = {key: decisions[watch.name(context.key), key or None].standing == "ready" for key in found}
+        offered = {key: states[key] for key in sorted(found) if is_ready[key] and asked.get(key) != states[key]}
+        unread = {key for key, finding in found.items() if finding.unreadable is not None}
+        asked = {key: state for key, state in asked.items() if key in unread or states.get(key) == state}
+        cursor = orjson.dumps({"asked": asked, "offered": offered}).decode()
+        return dg.AutomationResult(context, _subset(context, offered), cursor=cursor)
 
 
-def _subset(context: dg.AutomationContext[dg.AssetKey], ready: Collection[str]) -> Any:
-    """The partitions that are ready, of those that Dagster asks about."""
-    if not ready:
+def _asked_before(context: dg.AutomationContext[dg.AssetKey]) -> dict[str, str]:
+    """The states that runs were asked for, by partition: of what was offered, those that Dagster has requested."""
+    memory: Mapping[str, Any] = orjson.loads(context.cursor) if context.cursor else {}
+    asked, offered = (dict(memory.get(name, {})) for name in ("asked", "offered"))
+    before = context.get_previous_requested_subset(context.key)
+    if before is not None and not before.is_empty:
+        done = before.expensively_compute_partition_keys() if context.partitions_def is not None else {""}
+        asked |= {key: state for key, state in offered.items() if key in done}
+    return asked
+
+
+def _subset(context: dg.AutomationContext[dg.AssetKey], keys: Collection[str]) -> Any:
+    """These partitions, of those that Dagster asks about."""
+    if not keys:
         return context.get_empty_subset()
     if context.partitions_def is None:
         return context.candidate_subset
-    partitions = {AssetKeyPartitionKey(context.key, partition) for partition in ready}
+    partitions = {AssetKeyPartitionKey(context.key, key) for key in keys}
     wanted = context.asset_graph_view.get_asset_subset_from_asset_partitions(context.key, partitions)
     return wanted.compute_intersection(context.candidate_subset)
 
 
-Options = tuple[On, bool, bool]
-"""Of a condition: ``on``, ``on_code_version``, ``wait_for_checks``."""
+Options = tuple[Rules, bool]
+"""Of a condition: what counts, and ``wait_for_checks``."""
 
 
 class Watches(dict[Options, tuple[Watch, BlockingChecks | None]]):
@@ -114,27 +117,19 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
             "version_changed() is evaluated in user code only. Nothing was requested. Give the assets an "
             "AutomationConditionSensorDefinition with use_user_code_server=True."
         )
-    on, on_code_version, wait_for_checks = options
+    rules, wait_for_checks = options
     watches, looks = PROCESS.of(Watches, graph), PROCESS.of(Decisions, view)
     if options not in watches:
         units = units_of(graph, graph.materializable_asset_keys)
-        watches[options] = (
-            Watch(units, on, on_code_version=on_code_version),
-            BlockingChecks() if wait_for_checks else None,
-        )
+        watches[options] = Watch(units, rules), BlockingChecks() if wait_for_checks else None
     watch, checks = watches[options]
     if options not in looks:
         runs = RunsInProgress(view.instance)
         watch.look(view.instance)
-        looks[options] = watch.decide(runs, _untried, checks)
+        looks[options] = watch.decide(dict(watch.findings()), runs, _untried, checks)
     return watch, looks[options]
 
 
 def _untried(cell: Cell, finding: StaleCell) -> Decision | None:
     """Runs that Dagster's conditions ask for do not say for which state they were."""
     return None
-
-
-def _parse(cursor: str | None) -> dict[str, dict[str, str]]:
-    memory: dict[str, Any] = orjson.loads(cursor) if cursor else {}
-    return {name: dict(memory.get(name, {})) for name in ("asked", "offered")}

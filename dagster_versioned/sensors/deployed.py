@@ -7,11 +7,9 @@ import dagster as dg
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import cell_text
-from dagster_versioned.sensors.graph import all_units_of
+from dagster_versioned.sensors.graph import all_units_of, some
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.history import Version
-
-_SHOWN = 10
 
 
 def require_deployed(
@@ -21,11 +19,10 @@ def require_deployed(
 
     What none of them makes is passed over.
     """
-    graphs = [repository.asset_graph for repository in repositories]
-    units = [unit for graph in graphs for unit in all_units_of(graph, graph.materializable_asset_keys)]
     deployed = {
         member.key: member.code_version
-        for unit in units
+        for repository in repositories
+        for unit in all_units_of(repository.asset_graph, repository.asset_graph.materializable_asset_keys)
         for member in unit.members
         if member.place.key[0] == project.name
     }
@@ -36,7 +33,7 @@ def require_deployed(
             wrong[f"{key.to_user_string()} ({deployed[key] or 'none'} is deployed, {made_by or 'none'} made it)"] = None
     if wrong:
         raise InvalidInput(
-            f"Deployed code states other code versions than those that are to be promoted: {_some(list(wrong))}. "
+            f"Deployed code states other code versions than those that are to be promoted: {some(list(wrong), 10)}. "
             "Nothing was committed, and what was prepared stays so. Deploy that code first, or name the modules that "
             "are deployed."
         )
@@ -56,11 +53,6 @@ def require_idle(
             busy.append(f"{cell_text(key.to_user_string(), version.partition)} (run {run[:8]})")
     if busy:
         raise CommitConflict(
-            f"Runs in progress write what is to be promoted: {_some(busy)}. Nothing was committed, and what was "
+            f"Runs in progress write what is to be promoted: {some(busy, 10)}. Nothing was committed, and what was "
             "prepared stays so. Try again when they have ended, or end them."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

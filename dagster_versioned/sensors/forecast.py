@@ -15,14 +15,15 @@ from dagster_versioned.assets.reuse.foreseen import ForeseenReuse
 from dagster_versioned.dagster_internals import AssetGraph, is_in_user_code
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
-from dagster_versioned.identity.version import Code, On, Scope
+from dagster_versioned.identity.version import Code, Scope
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import SHORT, Need, StaleCell
+from dagster_versioned.projects.staleness import SHORT, StaleCell
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.condition import VersionChanged
 from dagster_versioned.sensors.external import ExternalHeads
-from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
-from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
+from dagster_versioned.sensors.graph import Member, Unit, all_units_of
+from dagster_versioned.sensors.judgement import Rules, is_in_scope, judge
+from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision, Standing
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
 from dagster_versioned.sensors.tick import oldest
 from dagster_versioned.sensors.valueless import planned_and_done
@@ -104,30 +105,38 @@ def forecast(
     with ExitStack() as opened:
         known = instance or opened.enter_context(dg.DagsterInstance.ephemeral())
         units = _units(repositories, known)
-        members = [(unit, member) for unit in units for member in unit.members]
-        where = {_environment(member.place.project) for _, member in members}
+        where = {_environment(member.place.project) for unit in units for member in unit.members}
         _require_tables(where, environment)
-        requesters = [requester for repository in repositories for requester in _requesters(repository, units)]
-        ahead = _Ahead(units, requesters, scope)
+        requesters = [asks for repository in repositories for asks in _requesters(repository, units, scope)]
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
-        ahead.look(known)
-        stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
-        reuse: dict[dg.AssetKey, ForeseenReuse] = {}
-        for repository in repositories:
-            reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, known))
-        cells = tuple(cell for number in range(len(units)) for cell in ahead.foreseen(number, stands[number], reuse))
-        graphs = [repository.asset_graph for repository in repositories]
-        codes = {member.key: ahead.code_change(member, graphs) for _, member in members if member.code_version is None}
+        ahead = _Ahead(units, requesters, scope, known)
+        stands = ahead.stands(runs, None if instance is None else BlockingChecks())
+        return _presented(repositories, ahead, stands, where, known)
+
+
+def _presented(
+    repositories: Sequence[dg.RepositoryDefinition],
+    ahead: "_Ahead",
+    stands: "Sequence[Mapping[str | None, _UnitForecast]]",
+    where: Collection[str],
+    instance: dg.DagsterInstance,
+) -> Forecast:
+    reuse: dict[dg.AssetKey, ForeseenReuse] = {}
+    for repository in repositories:
+        reuse |= dict.fromkeys(_made_by(repository), ForeseenReuse(repository.asset_graph, instance))
+    cells = tuple(entry for number in range(len(stands)) for entry in ahead.foreseen(number, stands[number], reuse))
+    members = [(unit, member) for unit in ahead.units for member in unit.members]
+    codes = ahead.code_changes([repository.asset_graph for repository in repositories])
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
         cells=cells,
-        current=sum(len(ahead.cells(unit)) for unit, _ in members) - len(cells) - ahead.left,
+        current=sum(len(_cells(unit)) for unit, _ in members) - len(cells) - ahead.left,
         left=ahead.left,
-        uncoded=tuple(key.to_user_string() for key, change in codes.items() if change is None),
-        changed_code={key.to_user_string(): change for key, change in codes.items() if change},
-        unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
-        unasked=tuple(key.to_user_string() for repository in repositories for key in _unasked(repository)),
+        uncoded=tuple(name for name, change in codes.items() if change is None),
+        changed_code={name: change for name, change in codes.items() if change},
+        unlisted=tuple(member.key.to_user_string() for unit, member in members if not _cells(unit)),
+        unasked=tuple(key for repository in repositories for key in _unasked(repository)),
     )
 
 
@@ -161,8 +170,7 @@ class _Requester:
 
     name: str
     units: frozenset[int]
-    on: On
-    on_code_version: bool
+    rules: Rules
     wait_for_checks: bool
 
 
@@ -172,68 +180,63 @@ class _UnitForecast:
     why: str
 
 
-class _Ahead(Watch):
+class _Ahead:
     """A look at everything, that writes nothing; and what comes of it once upstreams have run."""
 
-    def __init__(self, units: Sequence[Unit], requesters: Sequence[_Requester], scope: Scope) -> None:
-        super().__init__(units, on_code_version=True, brings_heads_up=False, scope=scope)
+    def __init__(
+        self, units: Sequence[Unit], requesters: Sequence[_Requester], scope: Scope, instance: dg.DagsterInstance
+    ) -> None:
+        self.units = units
         self._requesters = requesters
-        self._strict = {number for requester in requesters if requester.on_code_version for number in requester.units}
-        self._all: dict[Cell, StaleCell] = {}
-        self._in_view: Mapping[Cell, StaleCell] = self._all
-        self._ready: set[Cell] = set()
-        self._moving: dict[int, set[str | None]] = {}
-        self._made: Mapping[int, set[str | None]] = {}
+        self._instance = instance
+        self._strict = {number for asks in requesters if asks.rules.on_code_version for number in asks.units}
+        self._unit_of = {key: number for number, unit in enumerate(units) for key in unit.keys}
         self._by = cache(self._judged_by)
-        self._known = cache(self._of_number)
-
-    def findings(self) -> Iterator[tuple[Cell, StaleCell]]:
-        """What is not current, upstream first: of everything, or in view of one sensor."""
-        return iter(self._in_view.items())
-
-    @property
-    def left(self) -> int:
+        self._watch = Watch(units, Rules(on_code_version=True, scope=scope), brings_heads_up=False)
+        self._seen = self._watch.seen
+        self._watch.look(instance, all_promotions=True)
+        self.left = 0
         """How many tables and partitions were not current when their environment began, and are not in scope."""
-        return sum(len(cells) * len(self.units[number].members) for number, cells in self._left.items())
+        self._stale = dict(self._findings())
+        self._moving: dict[dg.AssetKey, set[str | None]] = {}
 
-    def stale(self) -> Collection[int]:
-        """All: what has no version and no upstream is found later on."""
-        return range(len(self.units))
+    def _judged_by(self, number: int, rules: Rules) -> Mapping[str | None, StaleCell]:
+        return judge(self._seen, self.units[number], None, rules)[0]
 
-    def cells(self, unit: Unit) -> Sequence[str | None]:
-        """The partitions of a unit, in order."""
-        return [None] if unit.partitions is None else list(unit.partitions.order)
-
-    def _of_number(self, number: int) -> frozenset[str | None]:
-        return frozenset(self.cells(self.units[number]))
-
-    def stands(
-        self, instance: dg.DagsterInstance, runs: RunsInProgress, checks: BlockingChecks | None
-    ) -> list[dict[str | None, _UnitForecast]]:
-        """After a look, for each unit what becomes of its partitions; those that stay as they are are left out."""
+    def _findings(self) -> Iterator[tuple[Cell, StaleCell]]:
+        """What is not current, upstream first, and what has no version and no upstream."""
         for number, unit in enumerate(self.units):
-            found = self._findings.get(number, {})
-            for cell in self.cells(unit):
-                one = self._counted(number, found[cell]) if cell in found else self._first(unit, cell)
-                if one is not None and cell not in found and not self._is_in_scope(unit, cell):
-                    self._left.setdefault(number, set()).add(cell)
-                elif one is not None:
-                    self._all[unit.name, cell] = one
+            known, left = self._watch.findings_of(number), self._watch.left[number]
+            for cell in _cells(unit):
+                found = known.get(cell) or left.get(cell)
+                stale = self._first(unit, cell) if found is None else self._counted(number, found)
+                if stale is None:
+                    continue
+                if cell in known or (found is None and is_in_scope(self._seen, unit, cell, self._watch.rules.scope)):
+                    yield (unit.name, cell), stale
+                else:
+                    self.left += len(unit.members)
+
+    def stands(self, runs: RunsInProgress, checks: BlockingChecks | None) -> list[dict[str | None, _UnitForecast]]:
+        """For each unit what becomes of its partitions; those that stay as they are are left out."""
         ended = RunsTried()
-        ended.begin(oldest(self._all))
+        ended.begin(oldest(self._stale))
 
         def tried(cell: Cell, finding: StaleCell) -> Decision | None:
-            return ended.tried(instance, cell[0], finding.state)
+            return ended.tried(self._instance, cell[0], finding.state)
 
-        decisions = self.decide(runs, tried, checks)
-        for requester in self._requesters:
-            self._in_view = dict(self._seen_by(requester))
-            decided = self.decide(runs, tried, checks if requester.wait_for_checks else None)
-            own = {self.units[number].name for number in requester.units}
-            self._ready |= {
-                cell for cell, decision in decided.items() if decision.standing == "ready" and cell[0] in own
+        decisions = self._watch.decide(self._stale, runs, tried, checks)
+        for asks in self._requesters:
+            decided = self._watch.decide(
+                dict(self._seen_by(asks)), runs, tried, checks if asks.wait_for_checks else None
+            )
+            own = {self.units[number].name for number in asks.units}
+            # A sensor that does not watch the upstream does not wait for it.
+            decisions |= {
+                cell: decision
+                for cell, decision in decided.items()
+                if decision.standing == "ready" and cell[0] in own and cell in decisions
             }
-        self._in_view = self._all
         return [self._of_unit(number, decisions) for number in range(len(self.units))]
 
     def foreseen(
@@ -244,9 +247,9 @@ class _Ahead(Watch):
         reused = {cell: _kept(unit, cell, reuse) for cell, stand in stands.items() if stand.what in ("runs", "new")}
         for member in unit.members if stands else ():
             versions = self._versions(member)
-            for cell in self.cells(unit):
+            for cell in _cells(unit):
                 if (stand := stands.get(cell)) is not None:
-                    version = versions.get(cell if member.partitions is not None else None)
+                    version = versions.get(member.own_cell(cell))
                     raw = version.raw if version is not None else None
                     kept = reused.get(cell, {}).get(member.key)
                     yield ForecastEntry(
@@ -257,23 +260,28 @@ class _Ahead(Watch):
                         what=stand.what,
                         why=stand.why if kept is None else f"{stand.why}; reused from version {kept[:SHORT]}",
                         reused=kept,
-                        sensors=tuple(
-                            requester.name
-                            for requester in self._requesters
-                            if self._asks(requester, number, cell, stand)
-                        ),
+                        sensors=tuple(self._sensors(number, cell, stand)),
                         rows=None if raw is None else raw["identity"]["nrow"],
                         size_bytes=None if raw is None else raw["facts"]["size_bytes"],
                     )
 
-    def code_change(self, member: Member, graphs: Iterable[AssetGraph]) -> str | None:
-        """What has changed of an asset's code since its newest version; empty where nothing has, or there is none,
-        ``None`` where nobody knows."""
+    def _sensors(self, number: int, cell: str | None, stand: _UnitForecast) -> Iterator[str]:
+        for asks in self._requesters:
+            if number in asks.units and (stand.what == "may run" or cell in self._by(number, asks.rules)):
+                yield asks.name
+
+    def code_changes(self, graphs: Sequence[AssetGraph]) -> dict[str, str | None]:
+        """What has changed of the code of assets without a code version since their newest versions; empty where
+        nothing has, or there is none, ``None`` where nobody knows."""
+        members = [member for unit in self.units for member in unit.members if member.code_version is None]
+        return {member.key.to_user_string(): self._code_change(member, graphs) for member in members}
+
+    def _code_change(self, member: Member, graphs: Sequence[AssetGraph]) -> str | None:
         (assets,) = [graph.get(member.key).assets_def for graph in graphs if graph.has(member.key)]
         made = made_by(assets)
         if made is None or made[0].opaque:
             return None
-        heads = self._table(member.place, None)
+        heads = self._seen.table(member.place, None)
         newest = heads.whole or max(heads.partitions.values(), key=lambda head: head.log_version, default=None)
         if newest is None:
             return ""
@@ -283,26 +291,18 @@ class _Ahead(Watch):
         change = compare_codes(store, Code.from_json(newest.code), *made)
         return "" if change is None else str(change)
 
-    def _asks(self, one: _Requester, number: int, cell: str | None, stand: _UnitForecast) -> bool:
-        return number in one.units and (
-            stand.what == "may run" or cell in self._by(number, one.on, one.on_code_version)
-        )
-
-    def _judged_by(self, number: int, on: On, on_code_version: bool) -> Mapping[str | None, StaleCell]:
-        return self._found(number, None, on, on_code_version)
-
-    def _seen_by(self, one: _Requester) -> Iterator[tuple[Cell, StaleCell]]:
-        numbers = set(one.units)
+    def _seen_by(self, asks: _Requester) -> Iterator[tuple[Cell, StaleCell]]:
+        numbers = set(asks.units)
         for number in reversed(range(len(self.units))):
             if number in numbers:  # as are those that make the values which it is built from
                 values = [value.upstream for member in self.units[number].members for value in member.values]
                 numbers |= {self._unit_of[key] for key in values if key in self._unit_of}
         for number in sorted(numbers):
-            for cell, finding in self._by(number, one.on, one.on_code_version).items():
+            for cell, finding in self._by(number, asks.rules).items():
                 yield (self.units[number].name, cell), finding
 
     def _versions(self, member: Member) -> Mapping[str | None, Version]:
-        heads, source = self._table(member.place, None), self._heads[id(member.place.project)]
+        heads, source = self._seen.table(member.place, None), self._seen.heads[id(member.place.project)]
         if isinstance(source, ExternalHeads) or (heads.whole is None and not heads.partitions):
             return {}
         try:
@@ -310,112 +310,100 @@ class _Ahead(Watch):
         except VersionedError:
             return {}  # its heads were read, so what is there was judged
 
-    def _counted(self, number: int, one: StaleCell) -> StaleCell | None:
+    def _counted(self, number: int, finding: StaleCell) -> StaleCell | None:
         """A finding without what says nothing: code that states no version, unless a sensor counts it."""
-        changes = tuple(each for each in one.changes if each.upstream is not None or each.after is not None)
-        if number in self._strict or changes == one.changes:
-            return one
-        return replace(one, changes=changes) if changes or one.is_new or one.unreadable else None
+        changes = tuple(each for each in finding.changes if each.upstream is not None or each.after is not None)
+        if number in self._strict or changes == finding.changes:
+            return finding
+        return replace(finding, changes=changes) if changes or finding.is_new or finding.unreadable else None
 
     def _first(self, unit: Unit, cell: str | None) -> StaleCell | None:
         for member in unit.members:
             if member.key in unit.skippable and planned_and_done(self._instance, member.key, cell) is not None:
                 continue
-            heads = self._table(member.place, None)
+            heads = self._seen.table(member.place, None)
             # A table without partitions, whatever its asset has, is that of a history of events.
             is_whole = heads.whole is not None and not heads.partitions
-            if not is_whole and heads.cell(cell if member.partitions is not None else None) is None:
+            if not is_whole and heads.cell(member.own_cell(cell)) is None:
                 return StaleCell((), True, "", None, None, "", "")
         return None
 
     def _of_unit(self, number: int, decisions: Mapping[Cell, Decision]) -> dict[str | None, _UnitForecast]:
         unit = self.units[number]
-        decided = {
-            # A sensor that does not watch the upstream does not wait for it.
-            cell: Decision("ready") if (unit.name, cell) in self._ready else decisions[unit.name, cell]
-            for cell in self.cells(unit)
-            if (unit.name, cell) in decisions
-        }
-        stands = {cell: _stand(self._all[unit.name, cell], decision) for cell, decision in decided.items()}
-        moving = self._moving[number] = {
-            cell for cell, decision in decided.items() if decision.standing in ABOUT_TO_CHANGE
-        }
-        touched = self._below(number, self._moving)
+        cells = frozenset(_cells(unit))
+        decided = {cell: decisions[unit.name, cell] for cell in _cells(unit) if (unit.name, cell) in decisions}
+        stands = {cell: _stand(self._stale[unit.name, cell], decision) for cell, decision in decided.items()}
+        moving = {cell for cell, decision in decided.items() if decision.standing in ABOUT_TO_CHANGE}
+        self._moving |= dict.fromkeys(unit.keys, moving)
+        touched = self._below(unit, cells, self._moving)
         while touched := {cell: name for cell, name in touched.items() if cell not in moving}:
-            changed = self._once_moved(number, touched, decided)
+            changed = self._once_moved(unit, touched, decided)
             moved = {cell for cell, stand in changed.items() if stand.what != "blocked"}
             stands |= changed
             moving |= moved
-            touched = self._below(number, {number: moved}) if moved else {}
+            touched = self._below(unit, cells, dict.fromkeys(unit.keys, moved)) if moved else {}
         return stands
 
     def _once_moved(
-        self, number: int, touched: Mapping[str | None, str], decided: Mapping[str | None, Decision]
+        self, unit: Unit, touched: Mapping[str | None, str], decided: Mapping[str | None, Decision]
     ) -> dict[str | None, _UnitForecast]:
         """What becomes of partitions once the upstreams that touch them have run, where that is something else."""
-        absent = [cell for cell in touched if cell in decided and decided[cell].standing == "absent"]
-        lacking = self._once_made(number, absent)
+        absent = {cell for cell in touched if cell in decided and decided[cell].standing == "absent"}
+        # What they still lack when everything above that is about to be made is there.
+        found = judge(self._seen, unit, absent, self._watch.rules, self._moving)[0] if absent else {}
         stands: dict[str | None, _UnitForecast] = {}
         for cell, name in touched.items():
             if cell not in decided:
                 stands[cell] = _UnitForecast("may run", f"unknown until {name} has run")
                 continue
-            finding = self._all[self.units[number].name, cell]
-            if cell in lacking:
-                stands[cell] = _stand(finding, replace(decided[cell], because=lacking[cell]))
+            finding = self._stale[unit.name, cell]
+            if cell in found and found[cell].absent:
+                stands[cell] = _stand(finding, replace(decided[cell], because=found[cell].absent))
             elif decided[cell].standing in ("absent", "tried", "made", "behind", "unchecked"):
                 stands[cell] = _stand(finding, Decision("waiting", name))
         return stands
 
-    def _below(self, number: int, moving: Mapping[int, set[str | None]]) -> dict[str | None, str]:
-        """The partitions of a unit that are built from any that are about to change, with the name of the first."""
-        cells = self._known(number)
+    def _below(
+        self, unit: Unit, cells: frozenset[str | None], moving: Mapping[dg.AssetKey, set[str | None]]
+    ) -> dict[str | None, str]:
+        """Of the cells of a unit those that are built from any that are about to change, with the name of the first."""
         found: dict[str | None, str] = {}
-        for member in self.units[number].members:
+        for member in unit.members:
             for edge in member.edges:
-                above = None if edge.is_elsewhere else moving.get(self._unit_of.get(edge.upstream, -1))
+                above = None if edge.is_elsewhere else moving.get(edge.upstream)
                 if above and edge.pinned is None and not edge.is_own:
-                    touched = self._touched(member, edge, {cell for cell in above if cell is not None})
+                    touched = self._seen.touched(member, edge, {cell for cell in above if cell is not None})
                     for cell in cells if touched is None else cells & touched:
                         found.setdefault(cell, edge.upstream.to_user_string())
         return found
 
-    def _once_made(self, number: int, cells: Collection[str | None]) -> dict[str | None, str]:
-        """What these cells still lack when everything above that is about to be made is there."""
-        self._made = self._moving
-        try:
-            found = self._found(number, cells, self._on, self._on_code_version) if cells else {}
-        finally:
-            self._made = {}
-        return {cell: stale.absent for cell, stale in found.items() if stale.absent}
 
-    def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
-        need = super()._need(edge, member, cell)
-        made = None if edge.is_elsewhere else self._made.get(self._unit_of.get(edge.upstream, -1))
-        if need is None or not made:
-            return need
-        return None if need.keys is None else replace(need, lacking=[key for key in need.lacking if key not in made])
+def _cells(unit: Unit) -> Sequence[str | None]:
+    """The partitions of a unit, in order."""
+    return [None] if unit.partitions is None else list(unit.partitions.order)
+
+
+_STANDINGS: Mapping[Standing, tuple[What, str]] = {
+    "waiting": ("waits", "after {}"),
+    "running": ("waits", "{} is under way"),
+    "absent": ("blocked", "no version of {}"),
+    "tried": ("blocked", "{}, was for just this"),
+    "made": ("blocked", "{}, was for just this"),
+    "behind": ("blocked", "reads a value that is not current, {}"),
+    "unchecked": ("blocked", "{}"),
+    "held": ("blocked", "{}"),
+    "unreadable": ("blocked", "{}"),
+}
+"""What becomes of what does not run, and how what keeps it from that is said."""
 
 
 def _stand(finding: StaleCell, decision: Decision) -> _UnitForecast:
     """What becomes of a cell that is not current, in the words of the finding and what keeps it from running."""
     own = finding.why if finding.changes else "no version" if finding.is_new else ""
-    because = decision.because
-    match decision.standing:
-        case "ready":
-            return _UnitForecast("new" if finding.is_new else "runs", own)
-        case "waiting":
-            what, kept = "waits", f"after {because}"
-        case "running":
-            what, kept = "waits", f"{because} is under way"
-        case "absent":
-            what, kept = "blocked", f"no version of {because}"
-        case "tried" | "made":
-            what, kept = "blocked", f"{because}, was for just this"
-        case "behind":
-            what, kept = "blocked", f"reads a value that is not current, {because}"
-        case "unchecked" | "held" | "unreadable":
-            what, kept = "blocked", because
+    if decision.standing == "ready":
+        return _UnitForecast("new" if finding.is_new else "runs", own)
+    what, said = _STANDINGS[decision.standing]
+    kept = said.format(decision.because)
     return _UnitForecast(what, f"{own}; {kept}" if own else kept)
 
 
@@ -456,7 +444,7 @@ def _in_order(units: Iterable[Unit]) -> list[Unit]:
         ) from error
 
 
-def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> Iterator[_Requester]:
+def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit], scope: Scope) -> Iterator[_Requester]:
     """The sensors of a code location that request what is not current, by themselves or as conditions say."""
     graph = repository.asset_graph
     own = {key: number for number, unit in enumerate(units) if unit.is_watched for key in unit.keys if graph.has(key)}
@@ -464,26 +452,27 @@ def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> I
         if sensor.asset_selection is None:
             continue
         keys = [key for key in sensor.asset_selection.resolve(graph) if key in own and graph.get(key).is_materializable]
-        if isinstance(sensor, dg.AutomationConditionSensorDefinition):
-            if is_in_user_code(sensor):
-                yield from _requesters_by_condition(sensor.name, graph, {key: own[key] for key in keys})
-        elif (on := plain(sensor.metadata, ON_KEY)) is not None:
-            codes, checks = (bool(plain(sensor.metadata, key)) for key in (CODE_KEY, CHECKS_KEY))
-            yield _Requester(sensor.name, frozenset(own[key] for key in keys), on, codes, checks)
+        by_rules: dict[tuple[Rules, bool], set[int]] = {}
+        for key in keys:
+            for rules, waits in _rules_of(sensor, graph, key, scope):
+                by_rules.setdefault((rules, waits), set()).add(own[key])
+        for (rules, waits), numbers in by_rules.items():
+            yield _Requester(sensor.name, frozenset(numbers), rules, waits)
 
 
-def _requesters_by_condition(sensor: str, graph: AssetGraph, units: Mapping[dg.AssetKey, int]) -> Iterator[_Requester]:
-    """A sensor that evaluates the conditions of assets, for each kind of them as one of its own."""
-    by_condition: dict[tuple[On, bool, bool], set[int]] = {}
-    for key, number in units.items():
-        for condition in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
-            options = condition.on, condition.on_code_version, condition.wait_for_checks
-            by_condition.setdefault(options, set()).add(number)
-    for options, numbers in by_condition.items():
-        yield _Requester(sensor, frozenset(numbers), *options)
+def _rules_of(
+    sensor: dg.SensorDefinition, graph: AssetGraph, key: dg.AssetKey, scope: Scope
+) -> Iterator[tuple[Rules, bool]]:
+    """What counts to a sensor of one asset, and whether it waits for checks: as the asset's conditions say, or it."""
+    if isinstance(sensor, dg.AutomationConditionSensorDefinition):
+        for condition in _conditions(graph, key) if is_in_user_code(sensor) else ():
+            yield Rules(condition.on, condition.on_code_version, scope), condition.wait_for_checks
+    elif (on := plain(sensor.metadata, ON_KEY)) is not None:
+        codes, checks = (bool(plain(sensor.metadata, name)) for name in (CODE_KEY, CHECKS_KEY))
+        yield Rules(on, codes, scope), checks
 
 
-def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:
+def _unasked(repository: dg.RepositoryDefinition) -> list[str]:
     """The assets with a condition of ours that no sensor in user code evaluates; Dagster's daemon cannot."""
     graph = repository.asset_graph
     selections = [
@@ -492,16 +481,19 @@ def _unasked(repository: dg.RepositoryDefinition) -> list[dg.AssetKey]:
         if isinstance(sensor, dg.AutomationConditionSensorDefinition) and is_in_user_code(sensor)
     ]
     asked = {key for selection in selections for key in selection.resolve(graph)}
-    keys = sorted(graph.materializable_asset_keys - asked)
-    return [key for key in keys if any(_conditions(cast("Condition | None", graph.get(key).automation_condition)))]
+    unasked = sorted(graph.materializable_asset_keys - asked)
+    return [key.to_user_string() for key in unasked if _conditions(graph, key)]
 
 
-def _conditions(condition: Condition | None) -> Iterator[VersionChanged]:
-    """Ours among those that a condition is made of."""
-    if isinstance(condition, VersionChanged):
-        yield condition
-    for child in cast("Sequence[Condition]", condition.children) if condition is not None else ():
-        yield from _conditions(child)
+def _conditions(graph: AssetGraph, key: dg.AssetKey) -> list[VersionChanged]:
+    """Ours among those that the condition of an asset is made of."""
+    found: list[VersionChanged] = []
+    conditions = [cast("Condition | None", graph.get(key).automation_condition)]
+    for condition in conditions:  # which grows by what they are made of
+        if isinstance(condition, VersionChanged):
+            found.append(condition)
+        conditions += cast("Sequence[Condition]", condition.children) if condition is not None else ()
+    return found
 
 
 def _environment(project: Project | ExternalTable) -> str:

@@ -12,6 +12,7 @@ from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import Place, Places
+from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.projects.staleness import Missing
@@ -19,9 +20,6 @@ from dagster_versioned.tables.options import METADATA_KEY
 
 SOURCE_KEY = "dagster_versioned/source"
 """Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""
-
-
-SHOWN = 5
 
 
 class Partitions:
@@ -131,6 +129,11 @@ class Unit:
         return ", ".join(key.to_user_string() for key in self.keys)
 
     @property
+    def places(self) -> list[Place]:
+        """The tables of its members and of their upstreams."""
+        return [part.place for member in self.members for part in (member, *member.edges)]
+
+    @property
     def is_watched(self) -> bool:
         """Whether a sensor has something to compare: an upstream, or the code version of a feature."""
         return any(member.edges or member.is_feature for member in self.members)
@@ -156,32 +159,7 @@ def all_units_of(
 
     ``instance`` is as for `Places`.
     """
-    places, definitions = Places(graph, instance), _Definitions()
-    wanted = _with_makers_of_values(graph, places, targets)
-    units: dict[tuple[dg.AssetKey, ...], Unit] = {}
-    for key in (key for key in graph.toposorted_asset_keys if key in wanted):
-        node = graph.get(key)
-        keys = tuple(sorted({key, *node.execution_set_asset_keys, *_values_beside(graph, places, targets, node)}))
-        if not node.is_materializable or keys in units:
-            continue
-        members = [member for key in keys if (member := _member(graph, places, definitions, key, keys)) is not None]
-        if members:
-            policy = node.backfill_policy
-            single = policy is not None and policy.max_partitions_per_run is None
-            is_target = any(key in targets for key in keys)
-            skippable = tuple(key for key in keys if _is_skippable(graph.get(key)))
-            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single, is_target, skippable)
-    return list(units.values())
-
-
-def _with_makers_of_values(graph: AssetGraph, places: Places, targets: Collection[dg.AssetKey]) -> set[dg.AssetKey]:
-    """The targets, and what makes values that they are built from, or that these makers are built from."""
-    wanted = set(targets)
-    for key in reversed(graph.toposorted_asset_keys):
-        if key in wanted:
-            for value in _values(graph, places, graph.get(key)):
-                wanted |= graph.get(value).execution_set_asset_keys
-    return wanted
+    return _UnitGraph(graph, targets, instance).units()
 
 
 def left_out(graph: AssetGraph, targets: Collection[dg.AssetKey], units: Iterable[Unit]) -> list[str]:
@@ -225,91 +203,112 @@ def nothing_to_watch(sensor: str, why: Sequence[str]) -> InvalidInput:
     )
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 5) -> str:
     """The first of some names, and how many more there are."""
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _values(graph: AssetGraph, places: Places, node: AssetNode) -> list[dg.AssetKey]:
-    """The upstreams of an asset that runs make and that are no tables."""
-    made = (key for key in node.parent_keys if graph.get(key).is_materializable)
-    return sorted(key for key in made if places.resource(key, node.key) is None)
+class _UnitGraph:
+    """An asset graph, of which the units of targets are made."""
 
+    def __init__(
+        self, graph: AssetGraph, targets: Collection[dg.AssetKey], instance: dg.DagsterInstance | None
+    ) -> None:
+        self._graph, self._targets = graph, targets
+        self._places = Places(graph, instance)
+        self._definitions = _Definitions()
 
-def _values_beside(
-    graph: AssetGraph, places: Places, targets: Collection[dg.AssetKey], node: AssetNode
-) -> Iterator[dg.AssetKey]:
-    """The values that run with a table though they need not: targets of the same step, each with the first table that
-    is built from all that it is built from, and so becomes stale when it does."""
-    if not node.is_materializable or places.resource(node.key) is None:
-        return
-    step = [graph.get(key) for key in sorted(node.assets_def.keys) if key in targets]
-    tables = [node for node in step if places.resource(node.key) is not None]
-    for value in (node for node in step if node not in tables):
-        outside = value.parent_keys - node.assets_def.keys
-        first = next((table for table in tables if outside and outside <= table.parent_keys), None)
-        if first is node:
-            yield value.key
+    def units(self) -> list[Unit]:
+        units: dict[tuple[dg.AssetKey, ...], Unit] = {}
+        wanted = self._with_makers_of_values()
+        for key in (key for key in self._graph.toposorted_asset_keys if key in wanted):
+            node = self._graph.get(key)
+            keys = tuple(sorted({key, *node.execution_set_asset_keys, *self._values_beside(node)}))
+            if node.is_materializable and keys not in units and (members := self._members(keys)):
+                policy, partitions = node.backfill_policy, self._definitions.of(node.partitions_def)
+                is_single_run = policy is not None and policy.max_partitions_per_run is None
+                is_target = any(key in self._targets for key in keys)
+                skippable = tuple(key for key in keys if _is_skippable(self._graph.get(key)))
+                units[keys] = Unit(keys, members, partitions, is_single_run, is_target, skippable)
+        return list(units.values())
 
+    def _with_makers_of_values(self) -> set[dg.AssetKey]:
+        """The targets, and what makes values that they are built from, or that these makers are built from."""
+        wanted = set(self._targets)
+        for key in reversed(self._graph.toposorted_asset_keys):
+            if key in wanted:
+                for value in self._values(self._graph.get(key)):
+                    wanted |= self._graph.get(value).execution_set_asset_keys
+        return wanted
 
-def _member(
-    graph: AssetGraph, places: Places, definitions: _Definitions, key: dg.AssetKey, unit: Collection[dg.AssetKey]
-) -> Member | None:
-    place = places.of(key)
-    if place is None:
-        return None
-    node = graph.get(key)
-    edges = tuple(_edges(graph, places, definitions, node, place, unit))
-    values = tuple(
-        Dependency(value, definitions.of(graph.get(value).partitions_def), graph.get_partition_mapping(key, value))
-        for value in _values(graph, places, node)
-        if value not in unit
-    )
-    return Member(
-        key,
-        place,
-        definitions.of(node.partitions_def),
-        stated_code_version(node.code_version),
-        edges,
-        values,
-        FEATURE_KEY in node.metadata,
-        _is_history(node),
-    )
+    def _values(self, node: AssetNode) -> list[dg.AssetKey]:
+        """The upstreams of an asset that runs make and that are no tables."""
+        made = (key for key in node.parent_keys if self._graph.get(key).is_materializable)
+        return sorted(key for key in made if self._places.resource(key, node.key) is None)
 
+    def _values_beside(self, node: AssetNode) -> Iterator[dg.AssetKey]:
+        """The values that run with a table though they need not: targets of the same step, each with the first table
+        that is built from all that it is built from, and so becomes stale when it does."""
+        if not node.is_materializable or self._places.resource(node.key) is None:
+            return
+        step = [self._graph.get(key) for key in sorted(node.assets_def.keys) if key in self._targets]
+        tables = [node for node in step if self._places.resource(node.key) is not None]
+        for value in (node for node in step if node not in tables):
+            outside = value.parent_keys - node.assets_def.keys
+            first = next((table for table in tables if outside and outside <= table.parent_keys), None)
+            if first is node:
+                yield value.key
 
-def _edges(
-    graph: AssetGraph,
-    places: Places,
-    definitions: _Definitions,
-    node: AssetNode,
-    own: Place,
-    unit: Collection[dg.AssetKey],
-) -> Iterator[Edge]:
-    loaded = metadata_by_upstream(node)
-    for upstream in sorted(node.parent_keys):
-        beside = places.beside(own, upstream)
-        place = places.of(upstream, node.key) or beside
-        if place is None:
-            continue
-        above = graph.get(upstream)
-        is_elsewhere = (places.of(upstream) or beside) != place
-        metadata = loaded.get(upstream)
-        missing = _missing(metadata)
-        pinned = places.pin(upstream, place.table, node.key) or plain(metadata, VERSION_KEY)
-        yield Edge(
-            upstream=upstream,
-            place=place,
-            partitions=None if _is_history(above) else definitions.of(above.partitions_def),
-            mapping=graph.get_partition_mapping(node.key, upstream),
-            missing=missing,
-            pinned=None if pinned is None or missing == "unread" else str(pinned),
-            is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
-            is_own=upstream in unit and upstream != node.key and not is_elsewhere,
-            is_elsewhere=is_elsewhere,
-            is_skippable=_is_skippable(above),
-            checks=() if is_elsewhere else _blocking_checks(graph, above),
+    def _members(self, unit: Collection[dg.AssetKey]) -> tuple[Member, ...]:
+        places = {key: place for key in unit if (place := self._places.of(key)) is not None}
+        return tuple(self._member(self._graph.get(key), place, unit) for key, place in places.items())
+
+    def _member(self, node: AssetNode, place: Place, unit: Collection[dg.AssetKey]) -> Member:
+        values = [self._graph.get(value) for value in self._values(node) if value not in unit]
+        return Member(
+            node.key,
+            place,
+            self._definitions.of(node.partitions_def),
+            stated_code_version(node.code_version),
+            tuple(self._edges(node, place, unit)),
+            tuple(
+                Dependency(
+                    value.key,
+                    self._definitions.of(value.partitions_def),
+                    self._graph.get_partition_mapping(node.key, value.key),
+                )
+                for value in values
+            ),
+            FEATURE_KEY in node.metadata,
+            _is_history(node),
         )
+
+    def _edges(self, node: AssetNode, own: Place, unit: Collection[dg.AssetKey]) -> Iterator[Edge]:
+        loaded, places = metadata_by_upstream(node), self._places
+        for upstream in sorted(node.parent_keys):
+            beside = places.beside(own, upstream)
+            place = places.of(upstream, node.key) or beside
+            if place is None:
+                continue
+            above = self._graph.get(upstream)
+            is_elsewhere = (places.of(upstream) or beside) != place
+            metadata = loaded.get(upstream)
+            missing = _missing(metadata)
+            pinned = places.pin(upstream, place.table, node.key) or plain(metadata, VERSION_KEY)
+            yield Edge(
+                upstream=upstream,
+                place=place,
+                partitions=None if _is_history(above) else self._definitions.of(above.partitions_def),
+                mapping=self._graph.get_partition_mapping(node.key, upstream),
+                missing=missing,
+                pinned=None if pinned is None or missing == "unread" else str(pinned),
+                is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
+                is_own=upstream in unit and upstream != node.key and not is_elsewhere,
+                is_elsewhere=is_elsewhere,
+                is_skippable=_is_skippable(above),
+                checks=() if is_elsewhere else blocking_checks(self._graph, upstream),
+            )
 
 
 def _missing(metadata: Mapping[str, Any] | None) -> Missing:
@@ -317,10 +316,6 @@ def _missing(metadata: Mapping[str, Any] | None) -> Missing:
     if metadata is None:
         return "unread"
     return "allowed" if plain(metadata, ALLOW_MISSING_KEY) else "fails"
-
-
-def _blocking_checks(graph: AssetGraph, node: AssetNode) -> tuple[dg.AssetCheckKey, ...]:
-    return tuple(sorted(check for check in node.check_keys if graph.get(check).blocking))
 
 
 def _is_skippable(node: AssetNode) -> bool:

@@ -58,6 +58,11 @@ class _TableMemory:
     heads: TableHeads = field(default_factory=TableHeads)
     seen: int = -1
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the heads stay what they are for as long as the document does."""
+        return self.document.pending is None and self.heads.unreadable is None
+
 
 @dataclass(frozen=True)
 class HeadChanges:
@@ -122,14 +127,14 @@ class ProjectHeads:
         """See what changed among these tables. A table that cannot be read is reported, and stops no other."""
         self._reads = 0
         present = {table: listing[table] for table in tables if table in listing}
-        gone = [table for table in self._known if table not in present]
-        stale = [table for table, etag in present.items() if self._known.setdefault(table, _TableMemory()).etag != etag]
-        changed: dict[TableName, Collection[str] | None] = dict.fromkeys(gone)
-        for table in gone:
+        changed: dict[TableName, Collection[str] | None] = dict.fromkeys(t for t in self._known if t not in present)
+        for table in changed:
             del self._known[table]
+        stale = [table for table, etag in present.items() if self._known.setdefault(table, _TableMemory()).etag != etag]
         read = dict(zip(stale, self._map(self._read, stale), strict=True))
-        for table, known in [(table, self._known[table]) for table in present]:
-            if table not in read and known.document.pending is None and known.heads.unreadable is None:
+        for table in present:
+            known = self._known[table]
+            if table not in read and known.is_settled:
                 continue
             before = known.heads
             known.document, etag = read.get(table, (known.document, known.etag))
@@ -142,35 +147,30 @@ class ProjectHeads:
         for table in self._resolving.keys() - set(pending):
             del self._resolving[table]
         etags = {str(table): self._known[table].etag for table in present}
-        unread = (not known.etag or known.heads.unreadable is not None for known in self._known.values())
-        return HeadChanges(changed, etags, self._reads, pending, not pending and not any(unread))
+        is_known = all(known.etag and known.is_settled for known in self._known.values())
+        return HeadChanges(changed, etags, self._reads, pending, is_known)
 
     def pinned(self, wanted: Collection[tuple[str, TableName]]) -> Mapping[tuple[str, TableName], str]:
         """The SHAs that pins and tags (``pin:name``, ``tag:name``) name, each in a table; of those that name one.
 
         Raises `IntegrityError` where the pins cannot be read.
         """
-        pins: Mapping[str, Pin] = {}
-        tags: Mapping[str, str] = {}
-        if any(reference.startswith("pin:") for reference, _ in wanted):
-            pins = self._read_pins()
-        if any(reference.startswith("tag:") for reference, _ in wanted):
-            tags = {info.key: info.etag for info in self._project.data.list(TAGS_FOLDER)}
+        kinds = {reference.partition(":")[0] for reference, _ in wanted}
+        pins = self._read_pins() if "pin" in kinds else dict[str, Pin]()
+        tags = {info.key: info.etag for info in self._project.data.list(TAGS_FOLDER)} if "tag" in kinds else {}
         known, self._tagged = self._tagged, {}
         found: dict[tuple[str, TableName], str] = {}
         for reference, table in wanted:
             kind, _, name = reference.partition(":")
             if kind == "pin":
                 pin = pins.get(name)
-                sha = pin.version if pin is not None and pin.table == table else ""
+                found[reference, table] = pin.version if pin is not None and pin.table == table else ""
             else:
                 etag = tags.get(f"{TAGS_FOLDER}{name}.json", "")
                 before = known.get((name, table), ("", ""))
-                sha = before[1] if etag == before[0] else self._at_tag(name, table)
+                sha = found[reference, table] = before[1] if etag == before[0] else self._at_tag(name, table)
                 self._tagged[name, table] = etag, sha
-            if sha:
-                found[reference, table] = sha
-        return found
+        return {key: sha for key, sha in found.items() if sha}
 
     def _at_tag(self, name: str, table: TableName) -> str:
         """The SHA of a table at a tag, from its log; ``""`` where there is none, which the run that reads it says."""
@@ -208,10 +208,8 @@ class ProjectHeads:
             return list(pool.map(read, keys))
 
     def _read(self, table: TableName) -> tuple[HeadDocument, str]:
-        return self._document(f"{HEADS_FOLDER}{table}.json")
-
-    def _document(self, key: str) -> tuple[HeadDocument, str]:
         """The document and the ETag that it was read under; one that cannot be read counts as marked."""
+        key = f"{HEADS_FOLDER}{table}.json"
         try:
             data, info = self._project.data.get_with_info(key)
         except ObjectNotFound:

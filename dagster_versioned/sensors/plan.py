@@ -37,7 +37,7 @@ def plan(
     upstreams: Callable[[Cell], Iterable[Cell]],
     running: Callable[[Cell], str | None],
     tried: Callable[[Cell, StaleCell], Decision | None],
-    unchecked: Callable[[Cell], str | None] = lambda _: None,
+    unchecked: Callable[[Cell], str | None] | None = None,
     values: Callable[[Cell], Iterable[Cell]] = lambda _: (),
 ) -> dict[Cell, Decision]:
     """What becomes of each stale cell.
@@ -67,7 +67,7 @@ def plan(
             return Decision("behind", f"{cell_text(*value)}: {decisions[value].because}")
         if (ended := tried(cell, finding)) is not None:
             return ended
-        why = unchecked(cell)
+        why = None if unchecked is None else unchecked(cell)
         return None if why is None else Decision("unchecked", why)
 
     for cell, finding in findings:

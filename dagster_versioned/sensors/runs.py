@@ -131,11 +131,8 @@ class RunsTried:
 
         Those that somebody deleted meanwhile are forgotten.
         """
-        known = [run_id for runs in self._known[target].values() for run_id in runs]
-        there = {run.run_id for run in instance.get_runs(dg.RunsFilter(run_ids=known))} if known else set[str]()
-        for runs in self._known[target].values():
-            for run_id in runs.keys() - there:
-                del runs[run_id]
+        known = self._known[target]
+        self._forget_deleted(instance, known)
         since = self._since[target]
         start, updated = self._read.get(target, (since, None))
         limits: dict[str, Any] = {}
@@ -145,14 +142,20 @@ class RunsTried:
             start, limits = since, {"created_after": datetime.fromisoformat(since) - CLOCKS}
         found = instance.get_run_records(dg.RunsFilter(tags={TARGET_TAG: target}, statuses=FINISHED_STATUSES, **limits))
         for record in reversed(found):
-            run = record.dagster_run
-            updated_at = _utc(record.update_timestamp)
+            run, updated_at = record.dagster_run, _utc(record.update_timestamp)
             updated = max(updated or updated_at, updated_at)
             is_awaited = run.is_complete_and_waiting_to_retry and datetime.now(UTC) - updated_at < LAUNCH
-            if not is_awaited:
-                for state in run.tags.get(STATES_TAG, "").split():
-                    self._known[target].setdefault(state, {})[run.run_id] = run
+            for state in () if is_awaited else run.tags.get(STATES_TAG, "").split():
+                known.setdefault(state, {})[run.run_id] = run
         self._read[target] = (start, updated)
+
+    @staticmethod
+    def _forget_deleted(instance: dg.DagsterInstance, known: Mapping[str, dict[str, dg.DagsterRun]]) -> None:
+        ids = [run_id for runs in known.values() for run_id in runs]
+        there = {run.run_id for run in instance.get_runs(dg.RunsFilter(run_ids=ids))} if ids else set[str]()
+        for runs in known.values():
+            for run_id in runs.keys() - there:
+                del runs[run_id]
 
 
 def _assets_of(run: dg.DagsterRun, repositories: Iterable[dg.RepositoryDefinition]) -> Collection[dg.AssetKey]:

@@ -1,9 +1,10 @@
 """One tick of a version sensor: what is stale, and which runs that calls for."""
 
 import hashlib
+import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import dagster as dg
@@ -14,12 +15,14 @@ from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
-from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import On, Scope
-from dagster_versioned.projects.staleness import StaleCell
+from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.projects.project import Project
+from dagster_versioned.projects.staleness import Change, StaleCell
+from dagster_versioned.proof.lineage import ProjectLineage, VersionName
+from dagster_versioned.proof.why import Cause, causes_between
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
-from dagster_versioned.sensors.causes import ChangeCauses
-from dagster_versioned.sensors.graph import Unit, left_out, nothing_to_watch, some, units_of
+from dagster_versioned.sensors.graph import Edge, Unit, left_out, nothing_to_watch, some, units_of
+from dagster_versioned.sensors.judgement import Rules
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
     STATE_CHARACTERS,
@@ -31,8 +34,17 @@ from dagster_versioned.sensors.runs import (
 )
 from dagster_versioned.sensors.watch import StalenessReport, Watch
 
+logger = logging.getLogger("dagster_versioned")
+
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
+
+_EXPLAINED = 3
+_CAUSES = 3
+_TABLES = 24
+"""Of each project, in one tick: a tick has to end in a minute, however much has changed."""
+_CHARACTERS = 600
+"""Of a tag, which the UI shows on one line."""
 
 _SAYS: Mapping[Standing, str] = {
     "ready": "left for the next tick",
@@ -55,20 +67,16 @@ class Trigger:
         self,
         name: str,
         selection: dg.AssetSelection,
-        on: On,
-        on_code_version: bool,
+        rules: Rules,
         wait_for_checks: bool,
         max_runs: int,
+        max_reruns: int,
         run_tags: Mapping[str, str],
-        scope: Scope = "changed",
-        max_reruns: int = 0,
     ) -> None:
         self._name = name
         self._max_reruns = max_reruns
-        self._scope: Scope = scope
         self._selection = selection
-        self._on: On = on
-        self._on_code_version = on_code_version
+        self._rules = rules
         self._checks = BlockingChecks() if wait_for_checks else None
         self._max_runs = max_runs
         self._run_tags = run_tags
@@ -106,7 +114,7 @@ class Trigger:
                 is_rerun = self._tried.failures(cell[0], finding.state) <= self._max_reruns
                 return None if is_rerun else Decision("tried", f"{ended.because}: re-execute it, or see max_reruns")
 
-            decided = watch.decide(runs, tried, self._checks)
+            decided = watch.decide(findings, runs, tried, self._checks)
             decisions = {cell: decision for cell, decision in decided.items() if watch.unit(cell[0]).is_target}
             requests = [
                 request
@@ -130,7 +138,7 @@ class Trigger:
             targets = self._selection.resolve(graph)
             units = units_of(graph, targets)
             self._left_out = left_out(graph, targets, units)
-            self._watch = Watch(units, self._on, on_code_version=self._on_code_version, scope=self._scope)
+            self._watch = Watch(units, self._rules)
             self._repository = repository
         return self._watch
 
@@ -138,7 +146,7 @@ class Trigger:
         self, watch: Watch, findings: Mapping[Cell, StaleCell], decisions: Mapping[Cell, Decision]
     ) -> Iterator[dg.RunRequest]:
         ready: dict[str, list[str | None]] = {}
-        causes = ChangeCauses(watch.projects)
+        causes = ChangeCauses(watch.seen.projects)
         for (name, partition), decision in decisions.items():
             if decision.standing == "ready":
                 ready.setdefault(name, []).append(partition)
@@ -152,7 +160,7 @@ class Trigger:
                 yield self._request(unit, run, [findings[name, key] for key in run], causes)
 
     def _request(
-        self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell], causes: ChangeCauses
+        self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell], causes: "ChangeCauses"
     ) -> dg.RunRequest:
         states = [finding.state for finding in findings]
         keys = [f"{state}{self._tried.last(unit.name, state)}" for state in states]
@@ -175,6 +183,56 @@ class Trigger:
             partition_key=None if is_range else first,
             tags=tags,
         )
+
+
+class ChangeCauses:
+    """Where the changes began that a run is requested because of: what `why` would say of the upstreams.
+
+    The logs of a few tables are read, each once and no further back than is needed; what is in others is not followed.
+    """
+
+    def __init__(self, projects: Iterable[Project]) -> None:
+        self._known = {project.name: project for project in projects if project.environment is None}
+        self._lineages: dict[int, ProjectLineage] = {}
+
+    def text(self, unit: Unit, finding: StaleCell) -> str:
+        """Why a cell is to run: which upstreams went from which version to which, and where that began."""
+        causes = self._of(unit, finding.changes[:_EXPLAINED])
+        shown = "; ".join(map(str, causes[:_CAUSES]))
+        more = f"; and {len(causes) - _CAUSES} more" if len(causes) > _CAUSES else ""
+        text = f"{finding.why}: {shown}{more}" if causes else finding.why
+        return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
+
+    def _of(self, unit: Unit, changes: Iterable[Change]) -> list[Cause]:
+        edges = {edge.upstream.to_user_string(): edge for member in unit.members for edge in member.edges}
+        found: dict[tuple[str, str], Cause] = {}
+        for change in changes:
+            edge = edges.get(change.upstream or "")
+            if edge is None or change.before is None or change.after is None:
+                continue
+            try:
+                causes = self._between(edge, change.partition, change.before, change.after)
+            except VersionedError:  # the run is requested all the same
+                logger.warning("%s: where its change began could not be read.", change, exc_info=True)
+                continue
+            found |= {(cause.kind, cause.text): cause for cause in causes}
+        return list(found.values())
+
+    def _between(self, edge: Edge, partition: str | None, before: str, after: str) -> tuple[Cause, ...]:
+        project = edge.place.project
+        if not isinstance(project, Project):
+            return ()
+        lineage = self._lineages.setdefault(id(project), ProjectLineage(project, self._open, most_tables=_TABLES))
+        environment = None if project.environment is None else project.environment.name
+        names = (
+            VersionName(project.name, str(edge.place.table), sha, partition, environment) for sha in (before, after)
+        )
+        return causes_between(lineage, *names)
+
+    def _open(self, name: str) -> Project:
+        if name not in self._known:
+            raise VersionedError(f"The project {name} is none that the sensor watches.")
+        return self._known[name]
 
 
 def _takes_ranges(unit: Unit) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 
 Cells = Collection[str | None]
 """Partitions of an asset; ``None`` for one without partitions."""
@@ -26,29 +26,22 @@ class Valueless:
         self, instance: dg.DagsterInstance, cells: Mapping[dg.AssetKey, Cells], skippable: Collection[dg.AssetKey]
     ) -> dict[dg.AssetKey, frozenset[str | None]]:
         """Of cells without a version, by asset, those that were made without; ``skippable`` are optional outputs."""
-        entries = {
-            record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(list(cells))
-        }
         known, self._known = self._known, {}
-        for key, entry in entries.items():
+        for record in instance.get_asset_records(list(cells)):
+            entry = record.asset_entry
+            key, last = entry.asset_key, entry.last_materialization_record
             run = instance.get_run_by_id(entry.last_run_id) if entry.last_run_id is not None else None
-            last = entry.last_materialization_record
             stamp = (last and last.storage_id, entry.last_run_id, run and run.status, frozenset(cells[key]))
-            if key not in known or known[key][0] != stamp:
-                is_skippable = key in skippable
-                found = frozenset(cell for cell in cells[key] if _is_valueless(instance, key, cell, is_skippable))
-            else:
-                found = known[key][1]
+            before, found = known.get(key, (None, frozenset[str | None]()))
+            if before != stamp:
+                found = frozenset(cell for cell in cells[key] if _is_valueless(instance, key, cell, key in skippable))
             self._known[key] = stamp, found
         return {key: found for key, (_, found) in self._known.items() if found}
 
 
 def _is_valueless(instance: dg.DagsterInstance, key: dg.AssetKey, cell: str | None, is_skippable: bool) -> bool:
-    partitions = None if cell is None else [cell]
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(key, asset_partitions=partitions), limit=1).records
-    if records:
-        made = records[0].asset_materialization
-        return made is None or METADATA_SHA_KEY not in made.metadata
+    if records := materializations(instance, key, cell):
+        return stated(records[0], METADATA_SHA_KEY) is None
     return is_skippable and planned_and_done(instance, key, cell) is not None
 
 

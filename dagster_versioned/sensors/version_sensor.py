@@ -71,12 +71,11 @@ def build_version_sensor(
 
     @cache
     def trigger() -> "Trigger":
+        from dagster_versioned.sensors.judgement import Rules
         from dagster_versioned.sensors.tick import Trigger
 
-        tags = dict(run_tags or {})
-        return Trigger(
-            name, selection, on, on_code_version, wait_for_checks, max_runs_per_tick, tags, scope, max_reruns
-        )
+        rules, tags = Rules(on, on_code_version, scope), dict(run_tags or {})
+        return Trigger(name, selection, rules, wait_for_checks, max_runs_per_tick, max_reruns, tags)
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return trigger().tick(context)

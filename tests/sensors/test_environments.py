@@ -6,11 +6,12 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 
-from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor, versioned_source
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.promote import promote
 from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.io_managers.promotion_events import report_promotion
+from dagster_versioned.sensors.forecast import forecast
 
 
 def frame(value):
@@ -198,3 +199,27 @@ def test_what_was_stale_when_it_began_is_not_the_branches(daemons):
             assert branch.settle() == [("apart", None)]
             branch.project.in_environment("pr-1").table(["raw"]).write(frame(6))
             assert sorted(branch.settle()) == [("apart", None), ("beside", None), ("middle", None), ("top", None)]
+
+
+def test_what_a_sensor_does_not_count_is_left_all_the_same(daemon):
+    """Each of the two sees another part of what was not current when the environment began."""
+    raw = daemon.project.table(["raw"])
+    raw.write(frame(1))
+
+    @dg.asset
+    def middle(raw: pa.Table) -> pa.Table:
+        return raw
+
+    def deploy(environment):
+        resource = ProjectResource(name=daemon.project.name, location=daemon.location, environment=environment)
+        sensor = build_version_sensor("data", dg.AssetSelection.assets(middle), on="data_sha")
+        manager = VersionedParquetIOManager(project=resource)
+        daemon.deploy(versioned_source("raw"), middle, sensors=[sensor], resources={"io_manager": manager})
+        return forecast([daemon.definitions.get_repository_def()], instance=daemon.instance)
+
+    deploy(None)
+    daemon.materialize("middle")
+    raw.write(frame(1), message="another identity of the same rows")
+    create_environment(daemon.project, "pr-1")
+    found = deploy("pr-1")
+    assert (found.left, found.current, found.cells) == (1, 0, ())

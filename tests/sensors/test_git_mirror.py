@@ -125,7 +125,7 @@ def test_what_a_run_committed_before_it_was_killed_is_mirrored(house, mirrored, 
         raise KeyboardInterrupt  # after the commit, before Dagster hears of a materialization
 
     with monkeypatch.context() as patch:
-        patch.setattr(outputs, "_report", killed)
+        patch.setattr(outputs._Report, "tell", killed)
         with pytest.raises(KeyboardInterrupt):
             house.run(numbers("one", 1))
     assert house.project.table("one").exists()

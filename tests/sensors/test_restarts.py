@@ -12,7 +12,7 @@ from dagster_versioned import Project, ProjectResource, VersionedParquetIOManage
 from dagster_versioned.errors import AccessDenied
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.sensors import heads as heads_module
-from dagster_versioned.sensors import watch
+from dagster_versioned.sensors import judgement
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper
@@ -260,7 +260,7 @@ def test_a_tick_that_breaks_off_as_it_judges_loses_no_update(place, monkeypatch)
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "find", fail)
+        patch.setattr(judgement, "find", fail)
         with pytest.raises(MemoryError):
             place.tick()
     assert place.tick() == [None]

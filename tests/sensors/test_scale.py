@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
-from dagster_versioned.sensors.causes import _TABLES
+from dagster_versioned.sensors.tick import _TABLES
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.documents.head import Head, HeadDocument, head_key

@@ -15,7 +15,7 @@ from dagster._core.scheduler.instigation import TickStatus
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
 from dagster_versioned.errors import StorageError
 from dagster_versioned.projects.project import Project
-from dagster_versioned.sensors import causes
+from dagster_versioned.sensors import tick
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 
@@ -149,7 +149,7 @@ def test_a_reason_is_followed_to_where_it_began(daemon):
 
 def test_a_reason_is_followed_into_so_many_tables_alone(daemon, built, monkeypatch):
     daemon.write("flights", frame(1))
-    monkeypatch.setattr(causes, "_TABLES", 0)
+    monkeypatch.setattr(tick, "_TABLES", 0)
     (run,) = daemon.tick()
     assert run.tags["dagster_versioned/why"].endswith(", which was not followed further")
 
@@ -160,7 +160,7 @@ def test_a_reason_that_cannot_be_followed_keeps_nothing_from_running(daemon, bui
 
     before = daemon.head("flights").metadata_sha
     daemon.write("flights", frame(1))
-    monkeypatch.setattr(causes, "causes_between", fail)
+    monkeypatch.setattr(tick, "causes_between", fail)
     (run,) = daemon.tick()
     assert run.tags["dagster_versioned/why"] == f"flights {before[:8]} -> {daemon.head('flights').metadata_sha[:8]}"
     assert "where its change began could not be read" in caplog.text

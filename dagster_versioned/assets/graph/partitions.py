@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.dagster_internals import BaseAssetGraph
+from dagster_versioned.dagster_internals import BaseAssetGraph, partition_loading_context
 from dagster_versioned.tables.partitioning import Partitioning
 
 
@@ -25,3 +25,18 @@ def partitioning_of_asset(graph: BaseAssetGraph[Any], key: dg.AssetKey) -> Parti
     """What the keys of an asset mean; ``None`` for one without partitions, and for one that the graph does not have."""
     definition = graph.get(key).partitions_def if graph.has(key) else None
     return None if definition is None else partitioning_of(definition)
+
+
+def partitions_of_run(context: dg.AssetExecutionContext) -> list[str | None]:
+    """The partitions that a step computes, in the order of their definition; of one without, the table as a whole."""
+    if context.has_partition_key or context.has_partition_key_range:
+        return list(map(str, context.partition_keys))
+    return [None]
+
+
+def keys_in_range(
+    definition: dg.PartitionsDefinition[str], keys: dg.PartitionKeyRange, instance: dg.DagsterInstance
+) -> frozenset[str]:
+    """The partitions from one to another, dynamic ones as the instance has them."""
+    with partition_loading_context(dynamic_partitions_store=instance):
+        return frozenset(definition.get_partition_keys_in_range(keys))

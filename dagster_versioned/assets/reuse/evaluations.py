@@ -5,9 +5,9 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY, materializations, stated
 from dagster_versioned.assets.looks import Looks
-from dagster_versioned.dagster_internals import partition_of
+from dagster_versioned.dagster_internals import AssetCheckExecutionRecord, partition_of
 
 _EXECUTIONS = 500
 """Executions of a check among which the one of a version is looked for, newest first."""
@@ -30,25 +30,26 @@ def evaluations(
     checks = list(checks)
     if not checks:
         return {}
-    partitions = None if partition is None else [partition]
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key, asset_partitions=partitions), _MADE)
-    made = [record for record in records.records if _sha(record) == metadata_sha]
+    records = materializations(instance, asset_key, partition, _MADE)
+    made = [record for record in records if stated(record, METADATA_SHA_KEY) == metadata_sha]
     runs, ids = {record.run_id for record in made if record.run_id}, {record.storage_id for record in made}
     looks = Looks(instance)
+
+    def is_about(execution: AssetCheckExecutionRecord, evaluation: dg.AssetCheckEvaluation) -> bool:
+        target = evaluation.target_materialization_data
+        is_of_it = execution.run_id in runs or (target is not None and target.storage_id in ids)
+        step_key = execution.event.step_key if execution.event is not None else None
+        return (
+            is_of_it
+            and partition_of(evaluation) in (None, partition)
+            and looks.may_be_of(metadata_sha, execution.run_id, asset_key, step_key)
+        )
+
     found: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
     for check in checks if made else ():
         for execution in instance.event_log_storage.get_asset_check_execution_history(check, limit=_EXECUTIONS):
             evaluation = execution.evaluation
-            if not isinstance(evaluation, dg.AssetCheckEvaluation):
-                continue
-            target = evaluation.target_materialization_data
-            is_about = execution.run_id in runs or (target is not None and target.storage_id in ids)
-            step_key = execution.event.step_key if execution.event is not None else None
-            if (
-                is_about
-                and partition_of(evaluation) in (None, partition)
-                and looks.may_be_of(metadata_sha, execution.run_id, asset_key, step_key)
-            ):
+            if isinstance(evaluation, dg.AssetCheckEvaluation) and is_about(execution, evaluation):
                 found[check] = evaluation
                 break
     return found
@@ -80,9 +81,3 @@ def replayed(by_partition: Mapping[str | None, dg.AssetCheckEvaluation]) -> dg.A
         description=worst.description,
         metadata=metadata,
     )
-
-
-def _sha(record: dg.EventLogRecord) -> Any:
-    materialization = record.asset_materialization
-    value = None if materialization is None else materialization.metadata.get(METADATA_SHA_KEY)
-    return getattr(value, "value", None)

@@ -61,32 +61,29 @@ class ForeseenReuse:
         What its blocking checks found is not asked. ``None`` also where the key cannot be known.
         """
         assets = self._graph.get(asset_key).assets_def if self._graph.has(asset_key) else None
-        if assets is None or not isinstance(assets.node_def, dg.OpDefinition):
-            return None
-        output = assets.node_def.output_dict[assets.get_output_name_for_asset_key(asset_key)]
-        config = assets.node_def.config_field
-        if not isinstance(output.dagster_type, LazyType) or (config is not None and config.is_required):
+        if assets is None or not _can_reuse(assets, asset_key):
             return None
         try:
-            inputs = {
-                def_.name: self._input(asset_key, partition, assets.keys_by_input_name[def_.name], def_)
-                for def_ in assets.node_def.input_defs
-            }
-            table = self._table(asset_key)
-            known = {name: input_ for name, input_ in inputs.items() if input_ is not None}
-            if table is None or len(known) < len(inputs):
-                return None
-            default = config.default_value if config is not None and config.default_provided else None
-            code_version = key_code_version(assets, asset_key)
-            if code_version is None:
-                return None
-            key = key_of(
-                assets, asset_key, partition, config=default, message=None, inputs=known, code_version=code_version
-            )
-            found = table.computed({partition: key}).get(partition)
-            return found if found is not None and table.kept(found) is not None else None
+            key, table = self._key(assets, asset_key, partition), self._table(asset_key)
+            found = None if key is None or table is None else table.computed({partition: key}).get(partition)
+            return found if found is not None and table is not None and table.kept(found) is not None else None
         except VersionedError:
             return None  # the step finds that out, and says it
+
+    def _key(self, assets: dg.AssetsDefinition, asset_key: dg.AssetKey, partition: str | None) -> str | None:
+        inputs = {
+            def_.name: self._input(asset_key, partition, assets.keys_by_input_name[def_.name], def_)
+            for def_ in assets.node_def.input_defs
+        }
+        known = {name: input_ for name, input_ in inputs.items() if input_ is not None}
+        code_version = key_code_version(assets, asset_key)
+        if code_version is None or len(known) < len(inputs):
+            return None
+        field: Any = assets.op.config_field
+        config = field.default_value if field is not None and field.default_provided else None
+        return key_of(
+            assets, asset_key, partition, config=config, message=None, inputs=known, code_version=code_version
+        )
 
     def _table(self, asset_key: dg.AssetKey, reader: dg.AssetKey | None = None) -> VersionedTable | None:
         if (asset_key, reader) not in self._tables:
@@ -108,3 +105,12 @@ class ForeseenReuse:
         read_as = type_text(resource.frame_type() if annotation is Any else annotation)
         parents = [version.parent for version in versions]
         return ComputationInput(upstream.path, parents, read_as, asked_of(definition.metadata))
+
+
+def _can_reuse(assets: dg.AssetsDefinition, asset_key: dg.AssetKey) -> bool:
+    """Whether an asset keeps what it has computed, and needs no config that a run has to say."""
+    if not isinstance(assets.node_def, dg.OpDefinition):
+        return False
+    config = assets.node_def.config_field
+    output = assets.node_def.output_dict[assets.get_output_name_for_asset_key(asset_key)]
+    return isinstance(output.dagster_type, LazyType) and not (config is not None and config.is_required)

@@ -8,6 +8,8 @@ from typing import Any, Protocol, cast
 import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitions_of_run
+from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
 from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
 from dagster_versioned.dagster_internals import StepOutputHandle
@@ -75,6 +77,8 @@ class Step:
 
     def result(self) -> Any:
         """What a function gives to Dagster that is no generator itself."""
+        if self.is_kept:
+            return self.outputs()
         return self.rest() if self.stretches else self._value
 
 
@@ -104,13 +108,15 @@ class ReuseStep(Step):
 
     def outputs(self) -> Generator[dg.Output[Any] | dg.AssetCheckResult]:
         """What stands for the outputs that are kept, and what checks had found of them."""
-        for asset_key, kept in self.kept.items():
+        for asset_key, kept in self.kept.items() if self.is_kept else ():
             name = self.context.assets_def.get_output_name_for_asset_key(asset_key)
             yield dg.Output(KeptOutput(kept), output_name=name)
         yield from map(replayed, self.checks.values())
 
     def calls(self) -> Iterator[Call]:
         """The calls to make, each with the inputs of its partitions, which are loaded for it."""
+        if self.is_kept:
+            return
         types = {def_.name: def_.dagster_type for def_ in self.context.op_execution_context.op_def.input_defs}
         for stretch in self.stretches or (None,):
             loaded = {
@@ -134,6 +140,8 @@ class ReuseStep(Step):
         return True
 
     def rest(self) -> Generator[dg.Output[Any]]:
+        if not self.stretches:
+            return
         ((asset_key, kept),) = self.kept.items()
         given = [list(stretch) for stretch, _ in self._computed]
         if given != [list(stretch) for stretch in self.stretches]:
@@ -146,18 +154,22 @@ class ReuseStep(Step):
         name = self.context.assets_def.get_output_name_for_asset_key(asset_key)
         yield dg.Output(output, output_name=name, metadata=self._metadata)
 
-    def _wanted(self, one: LazyInput, stretch: Sequence[str] | None) -> frozenset[str] | None:
-        if stretch is None:
+    def _wanted(self, input_: LazyInput, stretch: Sequence[str] | None) -> frozenset[str] | None:
+        return None if stretch is None else _keys_above(self.context, stretch, input_.asset_key)
+
+
+def _keys_above(
+    context: dg.AssetExecutionContext, partitions: Sequence[str], upstream: dg.AssetKey
+) -> frozenset[str] | None:
+    """The partitions of an upstream that these of the one asset of a step are built from; ``None`` for the whole."""
+    (asset_key,) = context.selected_asset_keys
+    graph, found = context.job_def.asset_layer.asset_graph.source_asset_graph, frozenset[str]()
+    for partition in partitions:
+        mapped = upstream_partitions(graph, asset_key, partition, upstream, context.instance)
+        if mapped is None:
             return None
-        (asset_key,) = self.kept
-        graph = self.context.job_def.asset_layer.asset_graph.source_asset_graph
-        wanted: set[str] = set()
-        for partition in stretch:
-            mapped = upstream_partitions(graph, asset_key, partition, one.asset_key, self.context.instance)
-            if mapped is None:
-                return None
-            wanted |= mapped
-        return frozenset(wanted)
+        found |= mapped
+    return found
 
 
 def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
@@ -191,7 +203,7 @@ def _step(
     """What becomes of a step that has these inputs."""
     found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
     kept, evaluated = _checked(context, found)
-    checks, partitions = context.selected_asset_check_keys, set(_partitions(context))
+    checks, partitions = context.selected_asset_check_keys, set(partitions_of_run(context))
     step = ReuseStep(args, kwargs, context, inputs, kept)
     is_known = all(set(each) == partitions for each in evaluated.values())
     if all(set(versions) == partitions for versions in kept.values()) and is_known:
@@ -210,30 +222,38 @@ def _checked(
     """
     graph = context.job_def.asset_layer.asset_graph.source_asset_graph
     own = context.selected_asset_check_keys
-    kept: dict[dg.AssetKey, ByPartition] = {}
+    kept: dict[dg.AssetKey, dict[str | None, KeptVersion]] = {key: {} for key in found}
     evaluated: dict[dg.AssetCheckKey, dict[str | None, dg.AssetCheckEvaluation]] = {check: {} for check in own}
     for key, versions in found.items():
-        blocking = sorted(check for check in graph.get(key).check_keys if graph.get(check).blocking)
-        passed: dict[str | None, KeptVersion] = {}
+        blocking = blocking_checks(graph, key)
+        asked = {*blocking, *(check for check in own if check.asset_key == key)}
         for partition, version in versions.items():
-            sha = str(version.version.metadata_sha)
-            asked = {*blocking, *(check for check in own if check.asset_key == key)}
-            known = evaluations(context.instance, asked, key, partition, sha)
-            outcomes = {check.name: not has_failed(known[check]) for check in blocking if check in known}
-            noted = findings_of(version.store, sha) if blocking else {}
-            if not outcomes.items() <= noted.items():
-                note_findings(version.store, sha, outcomes)
-            noted = {**noted, **outcomes}
-            missed = [check.name for check in blocking if not noted.get(check.name)]
-            if missed:
-                what = "failed" if missed[0] in noted else "is not known to have passed"
-                context.log.info(f"Version {version.version.short} {what} the check {missed[0]}: not reused.")
+            known = evaluations(context.instance, asked, key, partition, str(version.version.metadata_sha))
+            if (why := _missed(version, blocking, known)) is not None:
+                context.log.info(f"Version {version.version.short} {why}: not reused.")
                 continue
-            passed[partition] = version
+            kept[key][partition] = version
             for check in known.keys() & own:
                 evaluated[check][partition] = known[check]
-        kept[key] = passed
     return kept, evaluated
+
+
+def _missed(
+    version: KeptVersion,
+    blocking: Sequence[dg.AssetCheckKey],
+    known: Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation],
+) -> str | None:
+    """Which blocking check has not passed for a version; ``None`` where all have. What is known is noted with it."""
+    sha = str(version.version.metadata_sha)
+    outcomes = {check.name: not has_failed(known[check]) for check in blocking if check in known}
+    noted = findings_of(version.store, sha) if blocking else {}
+    if not outcomes.items() <= noted.items():
+        note_findings(version.store, sha, outcomes)
+    noted = {**noted, **outcomes}
+    missed = next((check.name for check in blocking if not noted.get(check.name)), None)
+    if missed is None:
+        return None
+    return f"{'failed' if missed in noted else 'is not known to have passed'} the check {missed}"
 
 
 def _context(compute: Callable[..., Any]) -> dg.AssetExecutionContext | None:
@@ -250,12 +270,6 @@ def _outputs(context: dg.AssetExecutionContext) -> list[dg.AssetKey]:
 
 def _names(context: dg.AssetExecutionContext) -> str:
     return ", ".join(key.to_user_string() for key in _outputs(context))
-
-
-def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
-    if context.has_partition_key or context.has_partition_key_range:
-        return list(map(str, context.partition_keys))
-    return [None]
 
 
 def _takes_context(args: Sequence[Any]) -> bool:
@@ -299,8 +313,6 @@ def reusing(body: Callable[..., Any]) -> Callable[..., Any]:
 def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*args: Any, **kwargs: Any) -> Any:
         step = begin(compute, args, kwargs)
-        if step.is_kept:
-            return step.outputs()
         for stretch, given, named in step.calls():
             step.take(stretch, body(*given, **named))
         return step.result()
@@ -311,8 +323,6 @@ def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
 def _coroutine(body: Callable[..., Any]) -> Callable[..., Any]:
     async def compute(*args: Any, **kwargs: Any) -> Any:
         step = begin(compute, args, kwargs)
-        if step.is_kept:
-            return step.outputs()
         for stretch, given, named in step.calls():
             step.take(stretch, await body(*given, **named))
         return step.result()
@@ -323,15 +333,12 @@ def _coroutine(body: Callable[..., Any]) -> Callable[..., Any]:
 def _generator(body: Callable[..., Any]) -> Callable[..., Any]:
     def compute(*args: Any, **kwargs: Any) -> Generator[Any]:
         step = begin(compute, args, kwargs)
-        if step.is_kept:
-            yield from step.outputs()
-            return
+        yield from step.outputs()
         for stretch, given, named in step.calls():
             for event in body(*given, **named):
                 if stretch is None or not step.take(stretch, event):
                     yield event
-        if step.stretches:
-            yield from step.rest()
+        yield from step.rest()
 
     return compute
 
@@ -339,15 +346,13 @@ def _generator(body: Callable[..., Any]) -> Callable[..., Any]:
 def _async_generator(body: Callable[..., Any]) -> Callable[..., Any]:
     async def compute(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         step = begin(compute, args, kwargs)
-        if step.is_kept:
-            for output in step.outputs():
-                yield output
-            return
+        for output in step.outputs():
+            yield output
         for stretch, given, named in step.calls():
             async for event in body(*given, **named):
                 if stretch is None or not step.take(stretch, event):
                     yield event
-        for output in step.rest() if step.stretches else ():
+        for output in step.rest():
             yield output
 
     return compute
@@ -408,13 +413,5 @@ class NarrowedContext(dg.AssetExecutionContext):
         return self.partition_time_window
 
     def asset_partition_keys_for_input(self, input_name: str) -> Sequence[str]:
-        upstream = self.asset_key_for_input(input_name)
-        graph = self.job_def.asset_layer.asset_graph.source_asset_graph
-        (asset,) = self.selected_asset_keys
-        wanted: set[str] = set()
-        for key in self._keys:
-            mapped = upstream_partitions(graph, asset, key, upstream, self.instance)
-            if mapped is None:
-                return super().asset_partition_keys_for_input(input_name)
-            wanted |= mapped
-        return sorted(wanted)
+        wanted = _keys_above(self, self._keys, self.asset_key_for_input(input_name))
+        return super().asset_partition_keys_for_input(input_name) if wanted is None else sorted(wanted)
