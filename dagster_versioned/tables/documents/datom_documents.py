@@ -15,10 +15,9 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 from dagster_versioned.tables.documents.manifest import (
     DATOM_SCHEMA_VERSION,
     MANIFEST_KEY,
@@ -89,12 +88,13 @@ class DatomDocuments:
             else:
                 self._store.delete([METADATA_KEY])
         if _MANIFEST in wanted:
-            self._put_manifest(self._stored_listing() if _readable_head(history) is not None else None)
+            is_readable = _readable_head(history) is not None
+            self._put_manifest(self._listed or _listing(self._stored_entries()) if is_readable else None)
         return bool(wanted)
 
     def rebuild(self, history: History) -> None:
         """Put every document anew, whatever is there, but for what git knows of versions (`note_git_commits`)."""
-        noted = _git_commits(self._parsed(self._get(HISTORY_KEY)))
+        noted = _git_commits(self._stored_entries())
         self.clear()
         self.put_all(history)
         self.note_git_commits(noted)
@@ -103,7 +103,7 @@ class DatomDocuments:
         """Let the stored history name the git commit that recorded a version first, by ``metadata_sha``."""
 
         def note(data: bytes | None) -> bytes | None:
-            entries = self._parsed(data)
+            entries = _parse_history(data)
             return encode([_noted(entry, commits) for entry in entries]) if entries else None
 
         if commits:
@@ -113,7 +113,7 @@ class DatomDocuments:
         """Put every document, of all versions."""
         versions = readable_by_datom(history)
         listed = [history_entry(version) for version in versions]
-        named = self._parsed(self._get(HISTORY_KEY))
+        named = self._stored_entries()
         noted = _git_commits(named)
         stored = {e["version"]: e["log_version"] for e in named if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
         often = Counter(version.metadata_sha for version in history.versions)
@@ -184,14 +184,11 @@ class DatomDocuments:
         if _readable_head(history) is None:
             self.clear()
             return
-        stored = self._parsed(self._get(HISTORY_KEY))
-        if not stored:
-            self.put_all(history)
+        stored = self._stored_entries()
+        if not stored or not history.knows(stored[0]["version"], stored[0]["log_version"]):
+            self.put_all(history)  # what is there is of another log, or of one long ago
             return
         reached = stored[0]["log_version"]
-        if not history.knows(stored[0]["version"], reached):  # of another log, or of one long ago
-            self.put_all(history)
-            return
         new = list(_newer(history, reached))
         entries = [history_entry(version) for version in new if _is_one_part(version)]
         noted = _git_commits(stored)
@@ -199,9 +196,6 @@ class DatomDocuments:
         if new:
             self._put(HISTORY_KEY, encode(listed))
         self._listed = _listing(listed)
-
-    def _stored_listing(self) -> _StoredHistory | None:
-        return self._listed or _listing(self._parsed(self._get(HISTORY_KEY)))
 
     def _put_manifest(self, listed: _StoredHistory | None) -> None:
         entry = None if listed is None else _manifest_entry(listed)
@@ -213,22 +207,20 @@ class DatomDocuments:
 
         update_document(self._data, MANIFEST_KEY, enter, durability="later")
 
-    def _parsed(self, data: bytes | None) -> list[dict[str, Any]]:
-        """The entries of a stored history; none where it is not one: it is derived, and put again."""
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            entries: list[dict[str, Any]] = orjson.loads(data or b"[]")
-            if all(type(e["log_version"]) is int and isinstance(e["version"], str) for e in entries):
-                return entries
-        return []
-
-    def _get(self, key: str) -> bytes | None:
-        try:
-            return self._store.get(key)
-        except ObjectNotFound:
-            return None
+    def _stored_entries(self) -> list[dict[str, Any]]:
+        return _parse_history(read_if_any(self._store, HISTORY_KEY))
 
     def _put(self, key: str, data: bytes) -> None:
         self._store.put(key, data, durability="later")
+
+
+def _parse_history(data: bytes | None) -> list[dict[str, Any]]:
+    """The entries of a stored history; none where it is not one: it is derived, and put again."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        entries: list[dict[str, Any]] = orjson.loads(data or b"[]")
+        if all(type(e["log_version"]) is int and isinstance(e["version"], str) for e in entries):
+            return entries
+    return []
 
 
 def readable_by_datom(history: History) -> list[Version]:
