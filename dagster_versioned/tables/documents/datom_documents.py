@@ -78,18 +78,16 @@ class DatomDocuments:
             self.put_all(history)
             return True
         wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
-        until = at if with_newest or _HISTORY in wanted else at - 1
-        self._put_versions(version for version in _newer(history, after) if version.log_version <= until)
+        self._put_versions(_newer(history, after), at if with_newest or _HISTORY in wanted else at - 1)
         if _HISTORY in wanted:
             self._put_history(history)
-        if _METADATA in wanted:
-            if (newest := _readable_head(history)) is not None:
-                self._put(METADATA_KEY, metadata_document(newest))
-            else:
-                self._store.delete([METADATA_KEY])
+        head = _readable_head(history) if wanted else None
+        if _METADATA in wanted and head is not None:
+            self._put(METADATA_KEY, metadata_document(head))
+        elif _METADATA in wanted:
+            self._store.delete([METADATA_KEY])
         if _MANIFEST in wanted:
-            is_readable = _readable_head(history) is not None
-            self._put_manifest(self._listed or _listing(self._stored_entries()) if is_readable else None)
+            self._put_manifest(None if head is None else self._listed or _listing(self._stored_entries()))
         return bool(wanted)
 
     def rebuild(self, history: History) -> None:
@@ -170,11 +168,11 @@ class DatomDocuments:
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
         return checks
 
-    def _put_versions(self, newest_first: Iterable[Version]) -> None:
-        """Put the documents of versions; of several of one identity that of the newest."""
+    def _put_versions(self, newest_first: Iterable[Version], until: int) -> None:
+        """Put the documents of versions up to a log version; of several of one identity that of the newest."""
         newest: dict[str | None, Version] = {}
         for version in newest_first:
-            if _is_one_part(version):
+            if version.log_version <= until and _is_one_part(version):
                 newest.setdefault(version.metadata_sha, version)
         for sha, version in newest.items():
             self._put(f".metadata/{sha}.json", metadata_document(version))
