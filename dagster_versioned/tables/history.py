@@ -742,11 +742,13 @@ class History:
     @property
     def whole(self) -> "WholeTable":
         """A partitioned table as a whole."""
-        heads = [(p, v) for p, v in self.heads.items() if p is not None]
-        return WholeTable(
-            partitions_sha({p: v.metadata_sha for p, v in heads if v.metadata_sha is not None}),
-            partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
-        )
+        data = {p: v.data_sha for p, v in self.heads.items() if p is not None and v.data_sha is not None}
+        return WholeTable(partitions_sha(self.partition_shas), partitions_sha(data))
+
+    @property
+    def partition_shas(self) -> dict[str, str]:
+        """The ``metadata_sha`` of each partition's head."""
+        return {p: v.metadata_sha for p, v in self.heads.items() if p is not None and v.metadata_sha is not None}
 
     def made_by(self, log_version: int) -> dict[str | None, Version]:
         """The versions that one commit made, by partition."""

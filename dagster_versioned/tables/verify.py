@@ -35,7 +35,15 @@ from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
 from dagster_versioned.tables.operations import TableOperations
-from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.parts import (
+    LiveParts,
+    part_sha,
+    parts_by_partition,
+    parts_of,
+    sha256_of,
+    stored_bytes,
+    vector_sha_of,
+)
 from dagster_versioned.tables.read import VersionFiles, check_parts
 from dagster_versioned.tables.state import TableState
 
@@ -134,12 +142,11 @@ def verify_table(
         if progress is not None:
             progress(done, total)
     sizes = {add.key: add.size for add in parts}
-    vectors = [add.deletion_vector.size_in_bytes for add in parts if add.deletion_vector]
     return VerifyReport(
         findings=tuple(findings),
         versions=len(versions),
         parts=len(sizes),
-        bytes=sum(sizes.values()) + sum(vectors),
+        bytes=sum(sizes.values()) + sum(stored_bytes(add) - add.size for add in parts),  # with deletion vectors
         documents=documents,
         gaps=tuple(gaps),
         witnessed=max(witnesses, default=None),

@@ -170,6 +170,14 @@ class HeadDocument:
         """The log version up to which the other documents of the table were put."""
         return self.log_version if self.owed_since is None else min(self.owed_since, self.log_version)
 
+    def is_settled_at(self, log_version: int) -> bool:
+        """Whether all documents are those of a log version, and no commit is announced."""
+        return self.pending is None and self.published == log_version
+
+    def pending_after(self, log_version: int) -> Pending | None:
+        """The announcement of a commit after a log version."""
+        return self.pending if self.pending is not None and self.pending.log_version > log_version else None
+
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """Parse a stored document. Raises `IntegrityError` where it is not one."""
@@ -325,10 +333,9 @@ class TableHead:
             before = parse_head(data, self._key)
             if before.log_version > log_version and before != ahead:
                 return None
-            pending = before.pending if before.pending and before.pending.log_version > log_version else None
             owed = [owed_since, before.owed_since if before.published < put_after else None]
             since = min((version for version in owed if version is not None), default=None)
-            return HeadDocument(log_version, head, pending, owed_since=since).to_bytes()
+            return HeadDocument(log_version, head, before.pending_after(log_version), owed_since=since).to_bytes()
 
         self._document.update(advance, durability=durability)
         return before
@@ -338,8 +345,8 @@ class TableHead:
 
         def withdraw(data: bytes | None) -> bytes | None:
             document = parse_head(data, self._key)
-            pending = document.pending
-            if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
+            pending = document.pending_after(log_version)
+            if pending is None or pending.age(datetime.now(UTC)) < STALE_MARK:
                 return None
             return replace(document, pending=None).to_bytes()
 

@@ -113,6 +113,12 @@ class Publisher:
             before = self._publish_head(state, -1, ahead=stored, is_owed=True)
             if before.log_version <= state.log_version or before == stored:
                 break  # else somebody else was faster, and the head does not say that anything is owed
+        self._rebuild_others(state, commits)
+        self._publish_head(state, -1)
+        if (newest := cache.existing_state()).log_version > state.log_version:
+            self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
+
+    def _rebuild_others(self, state: TableState, commits: Sequence[Commit]) -> None:
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         if self._datom is not None:
             self._datom.rebuild(state.history)
@@ -124,9 +130,6 @@ class Publisher:
         for at, records in self._own_segments(state.history):
             self._put_unless_there(index_key(at), index_bytes(records))
         self._store.delete(self.extra_indexes(state))
-        self._publish_head(state, -1)
-        if (newest := cache.existing_state()).log_version > state.log_version:
-            self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
 
     def note_git_commits(self, commits: Mapping[str, str]) -> None:
         """Let datom's history name, by ``metadata_sha``, the commit of a git mirror that recorded a version first."""

@@ -132,7 +132,7 @@ def whole_sha(history: History, entries: Sequence[Mapping[str, Any]], ended: Seq
     """The ``partitions_sha`` of a partitioned table after the commit of versions, with which those that ``ended`` are
     no heads any more: so that a reference to it can be resolved."""
     gone = {version.partition for version in ended}
-    shas = {p: v.metadata_sha for p, v in history.heads.items() if p not in gone and p is not None and v.metadata_sha}
+    shas = {partition: sha for partition, sha in history.partition_shas.items() if partition not in gone}
     new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
     return {"partitions_sha": partitions_sha(shas | new)} if new or (ended and shas) else {}
 
