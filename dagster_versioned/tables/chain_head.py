@@ -7,13 +7,11 @@ Chain"); FORMAT.md ("Histories of events").
 from dataclasses import dataclass
 from typing import Self
 
-import orjson
-
-from dagster_versioned.delta.actions import DomainMetadata, Members
+from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.keys import is_key
-from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.document import encode, parse_object
 
 CHAIN_DOMAIN = "dagster_versioned.chain"
 REF_KEY = "refs/head"
@@ -39,7 +37,7 @@ class ChainHead:
     def parse(cls, configuration: str) -> Self:
         """What a commit recorded. Raises `LogCorrupt`."""
         try:
-            members = Members({"chain": orjson.loads(configuration)}, CHAIN_DOMAIN).members("chain")
+            members = parse_object(configuration, CHAIN_DOMAIN, "chain")
         except ValueError as error:
             raise LogCorrupt(f"{CHAIN_DOMAIN} cannot be parsed: {error}. Nothing was read.") from error
         return cls(members.text("head"), members.count("sequence_number"), members.text("dataset_id"))

@@ -39,22 +39,19 @@ def choose_versions(
     Of one partition, of several, or (both ``None``) of the whole table. Raises `VersionNotFound` for a partition that
     has no version, or another one than was asked for; `InvalidInput` for an empty list of partitions.
     """
-    if selection.version is not None and (partition is not None or partitions is not None):
-        wanted = {partition} if partition is not None else set(partitions or ())
-        if wanted != {selection.version.partition}:
-            raise VersionNotFound(
-                f"Version {selection.version.short} is of partition {selection.version.partition!r}, not of "
-                f"{sorted(map(str, wanted))}. Nothing was read."
-            )
+    wanted, version = [partition] if partition is not None else partitions, selection.version
+    if version is not None and wanted is not None and set(wanted) != {version.partition}:
+        raise VersionNotFound(
+            f"Version {version.short} is of partition {version.partition!r}, not of "
+            f"{sorted(map(str, set(wanted)))}. Nothing was read."
+        )
     if partitions is not None and not partitions:
         raise InvalidInput("An empty list of partitions names nothing to read. Leave it out to read all of them.")
-    if selection.version is not None:
-        return ChosenVersions((selection.version,), selection.log_version, whole=False)
+    if version is not None:
+        return ChosenVersions((version,), selection.log_version, whole=False)
     current = history.until(selection.log_version).current
-    wanted_keys = [partition] if partition is not None else partitions
-    if wanted_keys is None:
-        return ChosenVersions(tuple(current), selection.log_version, whole=True)
-    return ChosenVersions(tuple(current), selection.log_version, whole=True).only(wanted_keys)
+    chosen = ChosenVersions(tuple(current), selection.log_version, whole=True)
+    return chosen if wanted is None else chosen.only(wanted)
 
 
 def choose_version(table: TableName, history: History, selection: Selection, partition: str | None) -> Version:
@@ -62,25 +59,24 @@ def choose_version(table: TableName, history: History, selection: Selection, par
 
     A log version or a time means the head then, which is a foreign commit where one came last.
     """
-    if selection.version is not None:
-        if partition is not None and selection.version.partition != partition:
+    if (version := selection.version) is not None:
+        if partition not in (None, version.partition):
             raise VersionNotFound(
-                f"Version {selection.version.short} is of partition {selection.version.partition!r}, not "
-                f"{partition!r}. Nothing was read."
+                f"Version {version.short} is of partition {version.partition!r}, not {partition!r}. Nothing was read."
             )
-        return selection.version
+        return version
     history = history.until(selection.log_version)
+    found = history.heads.get(partition)
     if partition is None and history.is_partitioned:
         at = [version for version in history.versions if version.log_version == selection.log_version]
-        if len(at) == 1:
-            return at[0]
-        raise VersionNotFound(
-            f"{table} has {len(history.heads)} partitions, each with versions of its own. Nothing was read. "
-            "Name the partition."
-        )
-    if partition is None and (foreign := history.unadopted) is not None:
-        return foreign
-    found = history.heads.get(partition)
+        if len(at) != 1:
+            raise VersionNotFound(
+                f"{table} has {len(history.heads)} partitions, each with versions of its own. Nothing was read. "
+                "Name the partition."
+            )
+        found = at[0]
+    elif partition is None:
+        found = history.unadopted or found
     if found is None:
         raise VersionNotFound(
             f"{table} has no version of partition {partition!r} at @{selection.log_version}. Nothing was read; "

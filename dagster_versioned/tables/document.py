@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from dagster_versioned.delta.actions import Members
 from dagster_versioned.errors import AlreadyExists, CommitConflict, ObjectNotFound, PreconditionFailed
 from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
@@ -12,10 +13,31 @@ from dagster_versioned.storage.object_store import Durability, ObjectInfo, Objec
 DROPPED = b'{"dropped":true}'
 """What stands in the place of a document that was dropped: a store can swap one it has seen, but not delete it."""
 
+Change = Callable[[bytes | None], bytes | None]
+"""The bytes that take the place of those that are stored, if any; ``None`` leaves them."""
+
 
 def encode(document: Any) -> bytes:
     """JSON with sorted keys, so that equal documents are equal bytes. Nothing hashes these: identities are RFC 8785."""
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def parse_object(data: bytes | str, where: str, name: str) -> Members:
+    """The JSON object in these bytes, which errors call ``name``. Raises `ValueError`, `LogCorrupt`."""
+    return Members({name: orjson.loads(data)}, where).members(name)
+
+
+def optional_members(members: Members, name: str) -> Members | None:
+    """The object under a name; ``None`` without one. Raises `LogCorrupt`."""
+    return None if members.value.get(name) is None else members.members(name)
+
+
+def read_if_any(store: ObjectStore, key: str) -> bytes | None:
+    """The bytes under a key, ``None`` where there are none."""
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None
 
 
 def is_dropped(info: ObjectInfo) -> bool:
@@ -73,7 +95,7 @@ class SwappedDocument:
         """The bytes that are stored, ``None`` where there are none."""
         return self._read()[0]
 
-    def update(self, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now") -> bool:
+    def update(self, change: Change, *, durability: Durability = "now") -> bool:
         """`update_document`, beginning with what this process saw last."""
         for attempt in range(RACES):
             seen = self._seen  # by another thread, perhaps
@@ -93,31 +115,24 @@ class SwappedDocument:
                 continue
             self._seen = new, info.etag
             return True
-        raise _lost(self.store, self.key)
+        raise CommitConflict(
+            f"{RACES} changes of {self.key!r} in {self.store.uri} lost the race against other writers. It was left as "
+            "it was by them. Reduce the number of concurrent writers, or try again."
+        )
 
     def _read(self) -> tuple[bytes | None, str | None]:
         try:
             data, info = self.store.get_with_info(self.key)
-            seen = data, info.etag
+            self._seen = seen = data, info.etag
         except ObjectNotFound:
-            seen = None, None
-        self._seen = seen
+            self._seen = seen = None, None
         return seen
 
 
-def update_document(
-    store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now"
-) -> bool:
+def update_document(store: ObjectStore, key: str, change: Change, *, durability: Durability = "now") -> bool:
     """Replace a document by ``change(its bytes, or None where there is none)``; ``None`` from ``change`` leaves it.
 
     ``change`` may run several times, each time on newer bytes, so it must have no effect of its own. Returns whether
     anything was written. Raises `CommitConflict` after a thousand lost races.
     """
     return SwappedDocument(store, key).update(change, durability=durability)
-
-
-def _lost(store: ObjectStore, key: str) -> CommitConflict:
-    return CommitConflict(
-        f"{RACES} changes of {key!r} in {store.uri} lost the race against other writers. It was left as it was "
-        "by them. Reduce the number of concurrent writers, or try again."
-    )

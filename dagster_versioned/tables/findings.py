@@ -6,9 +6,9 @@ from typing import cast
 
 import orjson
 
-from dagster_versioned.errors import ObjectNotFound, VersionedError
+from dagster_versioned.errors import VersionedError
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -21,10 +21,7 @@ def findings_of(store: ObjectStore, metadata_sha: str) -> dict[str, bool]:
 
     Raises `StorageError`.
     """
-    try:
-        return _parse(store.get(_key(metadata_sha)))
-    except ObjectNotFound:
-        return {}
+    return _parse(read_if_any(store, _key(metadata_sha)))
 
 
 def note_findings(store: ObjectStore, metadata_sha: str, found: Mapping[str, bool]) -> None:
@@ -34,7 +31,7 @@ def note_findings(store: ObjectStore, metadata_sha: str, found: Mapping[str, boo
     """
 
     def change(known: bytes | None) -> bytes | None:
-        before = {} if known is None else _parse(known)
+        before = _parse(known)
         return None if before.items() >= found.items() else encode({"checks": {**before, **found}})
 
     try:
@@ -60,9 +57,9 @@ def _key(metadata_sha: str) -> str:
     return f"{FOLDER}{metadata_sha}.json"
 
 
-def _parse(data: bytes) -> dict[str, bool]:
+def _parse(data: bytes | None) -> dict[str, bool]:
     try:
-        checks = cast("Mapping[str, object]", orjson.loads(data)["checks"])
+        checks = cast("Mapping[str, object]", orjson.loads(data or b"{}")["checks"])
         return {name: passed for name, passed in checks.items() if isinstance(passed, bool)}
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}  # which is unknown, and therefore not passed

@@ -7,6 +7,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -264,19 +265,9 @@ class Version:
 
     def without_bytes(self, gone: str) -> "Version":
         """The same version, whose bytes were collected."""
-        return Version(
-            self.log_version,
-            self.partition,
-            self.metadata_sha,
-            self.data_sha,
-            gone,
-            record=self._record,
-            stored=self._stored,
-            again=self._again,
-            is_drop=self.is_drop,
-            digest=self._digest,
-            computation=self._computation,
-        )
+        collected = copy(self)
+        collected.gone = gone
+        return collected
 
     def _found(self) -> "tuple[CommitRecord, StoredVersion | None]":
         if self._record is None:  # a head that a checkpoint knows by its SHA alone
@@ -405,8 +396,7 @@ class CommitRecord:
             _check_member(Members(info, f"{commit_key(log_version)}, {MEMBER}"))
             if "versions" in info:
                 stored = tuple(StoredVersion(raw, log_version, again) for raw in info["versions"])
-            encoded = orjson.dumps({name: value for name, value in info.items() if name != "versions"})
-            others = memoryview(encoded).tobytes()  # orjson's own has room for a kilobyte or more
+            others = _packed({name: value for name, value in info.items() if name != "versions"})
             weight = len(orjson.dumps(info))
         for name, value in {
             "log_version": log_version,
@@ -416,7 +406,7 @@ class CommitRecord:
             "changes_files": changes_files,
             "stored": stored,
             "weight": weight,
-            "_others": others if others is None or len(others) < _LARGEST_KEPT else zlib.compress(others, 1),
+            "_others": others,
             "_names": _no_names if info is None else _same(frozenset(info)),
         }.items():
             object.__setattr__(self, name, value)
@@ -458,6 +448,12 @@ class CommitRecord:
         return orjson.loads(self._others if self._others.startswith(b"{") else zlib.decompress(self._others))
 
 
+def _packed(members: Mapping[str, Any]) -> bytes:
+    encoded = orjson.dumps(members)
+    # orjson's own bytes have room for a kilobyte or more.
+    return memoryview(encoded).tobytes() if len(encoded) < _LARGEST_KEPT else zlib.compress(encoded, 1)
+
+
 _no_names: frozenset[str] = frozenset()
 
 
@@ -470,7 +466,7 @@ def _same(names: frozenset[str]) -> frozenset[str]:
 def _check_member(own: Members) -> None:
     own.optional_text("prev")
     own.optional_text("partitions_sha")
-    for version in own.objects("versions") if "versions" in own.value else ():
+    for version in _objects(own, "versions"):
         version.text("change")
         _check_sha(version, "metadata_sha")
         version.members("facts").text("created_at")
@@ -488,13 +484,17 @@ def _check_member(own: Members) -> None:
         collect.flag("done")
         collect.optional_flag("cancelled")
         collect.optional_texts("paths")
-        for version in collect.objects("versions") if "versions" in collect.value else ():
+        for version in _objects(collect, "versions"):
             version.count("log_version")
             _check_partition(version)
     if "held" in own.value:
         _check_partition(own.members("held"))
-    for dropped in own.objects("dropped") if "dropped" in own.value else ():
+    for dropped in _objects(own, "dropped"):
         _check_partition(dropped)
+
+
+def _objects(members: Members, name: str) -> Sequence[Members]:
+    return members.objects(name) if name in members.value else ()
 
 
 def _check_sha(members: Members, name: str) -> None:
@@ -601,18 +601,13 @@ class History:
         new = _collections(added)
         self._collections += new
         gone = _gone(self._collections)
+        versions = tuple(version for record in added for version in _versions(record, gone))
         if new:
             self._recent_versions = tuple(v for record in self.recent for v in _versions(record, gone))
-            taken = [(p, v, gone.get((v.log_version, p))) for p, v in self.heads.items()]
-            self.heads = {p: v if how is None else v.without_bytes(how) for p, v, how in taken}
-            at = self.last_foreign
-            if at is not None and (how := gone.get((at.log_version, None))) is not None:
-                self.last_foreign = at.without_bytes(how)
+            self.heads = {partition: _as_collected(head, gone) for partition, head in self.heads.items()}
+            self.last_foreign = self.last_foreign and _as_collected(self.last_foreign, gone)
         else:
-            self._recent_versions += tuple(v for record in added for v in _versions(record, gone))
-        after = self.log_version
-        versions = list(takewhile(lambda version: version.log_version > after, reversed(self._recent_versions)))
-        versions.reverse()
+            self._recent_versions += versions
         heads = _heads(versions, self.heads)
         self.heads = heads if heads.keys() <= self.heads.keys() else _sorted(heads)
         self.last_foreign = _last_foreign(versions) or self.last_foreign
@@ -747,11 +742,13 @@ class History:
     @property
     def whole(self) -> "WholeTable":
         """A partitioned table as a whole."""
-        heads = [(p, v) for p, v in self.heads.items() if p is not None]
-        return WholeTable(
-            partitions_sha({p: v.metadata_sha for p, v in heads if v.metadata_sha is not None}),
-            partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
-        )
+        data = {p: v.data_sha for p, v in self.heads.items() if p is not None and v.data_sha is not None}
+        return WholeTable(partitions_sha(self.partition_shas), partitions_sha(data))
+
+    @property
+    def partition_shas(self) -> dict[str, str]:
+        """The ``metadata_sha`` of each partition's head."""
+        return {p: v.metadata_sha for p, v in self.heads.items() if p is not None and v.metadata_sha is not None}
 
     def made_by(self, log_version: int) -> dict[str | None, Version]:
         """The versions that one commit made, by partition."""
@@ -783,10 +780,9 @@ class History:
         found = {partition: [] if head is None else [head] for partition, head in zip(partitions, heads, strict=True)}
         first = self.log_version + 1 - RECENT_COMMITS
         for version in takewhile(lambda version: version.log_version >= first, reversed(self._recent_versions)):
-            known = found.get(version.partition)
-            if known is None or len(known) >= count or version.metadata_sha is None or version in known[:1]:
-                continue
-            known.append(version)
+            known = found.get(version.partition, ())
+            if version.partition in found and len(known) < count and version.metadata_sha and version not in known[:1]:
+                found[version.partition].append(version)
         return {partition: [version for version in known if version.gone is None] for partition, known in found.items()}
 
     def before(self, versions: Many[Version]) -> dict[str | None, Version]:
@@ -828,34 +824,37 @@ class History:
                     )
                 return Selection(number, None)
             case AsOf(moment):
-                limit = moment.timestamp() * 1000
-                recent = (r.log_version for r in reversed(self.recent) if r.timestamp_ms <= limit)
-                if (newest := next(recent, None)) is not None:
-                    return Selection(newest, None)
-                until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
-                if not until:
-                    first = _time(self.records[0].timestamp_ms).isoformat()
-                    raise VersionNotFound(
-                        f"No version at {moment.isoformat()}: the table was created at {first}. Nothing was read."
-                    )
-                return Selection(until[-1], None)
+                return Selection(self._find_time(moment), None)
             case ShaPrefix(prefix):
                 return self._find_sha(prefix)
             case PinName(name) | TagName(name):
                 raise VersionNotFound(f"Pin or tag {name!r} must be resolved by the project.")
 
+    def _find_time(self, moment: datetime) -> int:
+        """The last log version up to a moment. Raises `VersionNotFound`."""
+        limit = moment.timestamp() * 1000
+        recent = (record.log_version for record in reversed(self.recent) if record.timestamp_ms <= limit)
+        if (newest := next(recent, None)) is not None:
+            return newest
+        until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
+        if until:
+            return until[-1]
+        first = _time(self.records[0].timestamp_ms).isoformat()
+        raise VersionNotFound(
+            f"No version at {moment.isoformat()}: the table was created at {first}. Nothing was read."
+        )
+
+    def _named(self) -> Iterator[tuple[str | None, "Selection"]]:
+        """What has a SHA, oldest first: the versions, and the states of a partitioned table as a whole."""
+        yield from ((version.metadata_sha, Selection(version.log_version, version)) for version in self.versions)
+        for record in self.records if self.is_partitioned else ():
+            yield record.member("partitions_sha"), Selection(record.log_version, None)
+
     def _find_sha(self, prefix: str) -> "Selection":
         head = next((version for version in self.heads.values() if version.metadata_sha == prefix), None)
         if head is not None:  # the SHA is whole, and no version of its partition is newer
             return Selection(head.log_version, head)
-        matches: dict[str, Selection] = {}
-        for version in self.versions:
-            if version.metadata_sha is not None and version.metadata_sha.startswith(prefix):
-                matches[version.metadata_sha] = Selection(version.log_version, version)
-        for record in self.records if self.is_partitioned else ():
-            whole = record.member("partitions_sha")
-            if isinstance(whole, str) and whole.startswith(prefix):
-                matches[whole] = Selection(record.log_version, None)
+        matches = {sha: selection for sha, selection in self._named() if sha is not None and sha.startswith(prefix)}
         if not matches:
             raise VersionNotFound(
                 f"No version starts with {prefix!r} among the {len(self.versions)} up to @{self.log_version}. "
@@ -927,6 +926,11 @@ def _gone(collections: Iterable[Collection]) -> dict[tuple[int, str | None], str
     collections = tuple(collections)
     cancelled = {collection.id for collection in collections if collection.cancelled}
     return {pair: c.kind for c in collections if c.id not in cancelled for pair in c.versions}
+
+
+def _as_collected(version: Version, gone: Mapping[tuple[int, str | None], str]) -> Version:
+    how = gone.get((version.log_version, version.partition))
+    return version if how is None else version.without_bytes(how)
 
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:

@@ -29,20 +29,17 @@ def upstreams(
             f"{table} has no version yet: another program committed to it, and nobody adopted that. "
             "Nothing was changed. Give it an identity with adopt()."
         )
+
+    def drafts(*versions: Version) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(parked[at] for version in versions if (at := version.log_version) in parked))
+
     if chosen.whole and chosen.versions[0].partition is not None:
         whole = history.until(chosen.log_version).whole
         made_in = _made_in(project, table, max(version.log_version for version in chosen.versions))
         parent = Parent(project.name, str(table), whole.metadata_sha, whole.data_sha, environment=made_in)
         sources = tuple(s for version in chosen.versions for s in _sources(project.name, table, version))
-        drafts = dict.fromkeys(
-            parked[version.log_version] for version in chosen.versions if version.log_version in parked
-        )
-        return [Upstream(parent, sources, tuple(drafts))]
-    made = [
-        (version, (parked[version.log_version],) if version.log_version in parked else ())
-        for version in chosen.versions
-    ]
-    return [upstream_of_version(project, table, version, drafts) for version, drafts in made]
+        return [Upstream(parent, sources, drafts(*chosen.versions))]
+    return [upstream_of_version(project, table, version, drafts(version)) for version in chosen.versions]
 
 
 def upstream_of_version(

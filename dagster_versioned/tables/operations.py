@@ -195,19 +195,19 @@ class TableOperations:
         state = self.refresh()
         if self.name != name:
             return self.resolve()  # the document is that of the name that the table had
-        if state is not None:
-            if document.log_version > state.log_version:
-                self._repair_quietly()
-                return self.head()
-            if document.published < state.log_version:
-                if not self._may_write():
-                    pending = document.pending
-                    later = pending if pending and pending.log_version > state.log_version else None
-                    return HeadDocument(state.log_version, table_head(self.name, state), later)
-                self._publish(state)
-                return self.head()
-            if document.pending and self._may_write() and self.table_head.withdraw_stale_mark(state.log_version):
-                return self.head()
+        if state is None:
+            return document
+        at = state.log_version
+        if document.log_version > at:
+            self._repair_quietly()
+            return self.head()
+        if document.published < at:
+            if not self._may_write():
+                return HeadDocument(at, table_head(self.name, state), document.pending_after(at))
+            self._publish(state)
+            return self.head()
+        if document.pending and self._may_write() and self.table_head.withdraw_stale_mark(at):
+            return self.head()
         return document
 
     def repair(self) -> None:
@@ -231,9 +231,9 @@ class TableOperations:
         known, seen = self.cache.known, self.table_head.remembered()
         if seen is None and known is not None and self.project.loaded.has_head(self.store, known):
             return
-        if known is None or seen is None or seen.pending or seen.published != known.log_version:
+        if known is None or seen is None or not seen.is_settled_at(known.log_version):
             seen = self.resolve()
-        if known is not None and not seen.pending and seen.published == known.log_version:
+        if known is not None and seen.is_settled_at(known.log_version):
             self.project.loaded.note_head(self.store, known)
 
     def _announce(self, log_version: int) -> None:

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 METADATA_KEY = "dagster_versioned/options"
 """The asset metadata key under which options travel."""
 
+_NOT_OF_EVENTS = (
+    "mode",
+    "row_order",
+    "sort_columns",
+    "sort_rows",
+    "single_part",
+    "partition_columns",
+    "cluster_by",
+    "constraints",
+    "personal_columns",
+)
+"""Options that a history of events leaves as by default."""
+
 
 class TableOptions(BaseModel):
     """How an asset is stored as a versioned table.
@@ -93,27 +106,19 @@ class TableOptions(BaseModel):
             raise ValueError("mode='merge' goes with a merge_key, and no other mode does")
         if self.partition_columns and self.cluster_by:
             raise ValueError("no table has both partition_columns and cluster_by")
-        if self.history is not None:
-            for name in (
-                "mode",
-                "row_order",
-                "sort_columns",
-                "sort_rows",
-                "single_part",
-                "partition_columns",
-                "cluster_by",
-                "constraints",
-                "personal_columns",
-            ):
-                if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                    raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
-        if self._is_a_set:
-            layouts = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
-            what = layouts[0] if layouts else f"mode={self.mode!r}"
-            if self.row_order == "significant" or self.sort_rows:
-                raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
-            if self.single_part and (self.mode != "replace" or self.partition_columns):
-                raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
+        for name in _NOT_OF_EVENTS if self.history is not None else ():
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_set(self) -> Self:
+        layouts = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
+        what = layouts[0] if layouts else f"mode={self.mode!r}"
+        if self._is_a_set and (self.row_order == "significant" or self.sort_rows):
+            raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
+        if self.single_part and (self.mode != "replace" or self.partition_columns):
+            raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
         return self
 
     @model_validator(mode="after")

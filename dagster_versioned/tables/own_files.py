@@ -10,7 +10,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.history import Collection
-from dagster_versioned.tables.parts import objects_of, parts_of, vector_object
+from dagster_versioned.tables.parts import objects_of, parts_of
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
 
 
@@ -30,9 +30,8 @@ class OwnFiles(Guard):
         """Copy what the draft adds and is neither the environment's own nor kept for it."""
         if not isinstance(self._store, OverlayStore):
             return  # production itself
-        adds = [action for action in draft.actions if isinstance(action, Add)]
-        vectors = (vector_object(self._store, add) for add in adds)
-        for key in (*(add.key for add in adds), *(vector for vector in vectors if vector is not None)):
+        adds = (action for action in draft.actions if isinstance(action, Add))
+        for key in sorted(objects_of(self._store, adds)):
             if not self._store.is_own(key) and key not in self._of_fork():
                 self._store.take(key)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -23,31 +23,30 @@ Kind = Literal["time_window", "static", "dynamic", "multi"]
 Cadence = Literal["hourly", "daily", "weekly", "monthly"]
 """How often windows begin, where they begin regularly."""
 
-_FORMATS: Mapping[Cadence, str] = {
-    "hourly": "%Y-%m-%d-%H:%M",
-    "daily": "%Y-%m-%d",
-    "weekly": "%Y-%m-%d",
-    "monthly": "%Y-%m-%d",
+
+class _Calendar(NamedTuple):
+    """Windows that begin with each unit of the clock: none of them is longer than the period."""
+
+    cron: str
+    unit: str
+    period: timedelta
+    key_format: str = "%Y-%m-%d"
+
+
+_CALENDARS: Mapping[Cadence, _Calendar] = {
+    "hourly": _Calendar("0 * * * *", "hour", timedelta(hours=1), "%Y-%m-%d-%H:%M"),
+    "daily": _Calendar("0 0 * * *", "day", timedelta(days=1)),
+    "weekly": _Calendar("0 0 * * 0", "week", timedelta(days=7)),
+    "monthly": _Calendar("0 0 1 * *", "month", timedelta(days=31)),
 }
-_CRONS: Mapping[Cadence, str] = {
-    "hourly": "0 * * * *",
-    "daily": "0 0 * * *",
-    "weekly": "0 0 * * 0",
-    "monthly": "0 0 1 * *",
-}
-_ALIASES = {f"@{cadence}": cron for cadence, cron in _CRONS.items()} | {
-    "@midnight": _CRONS["daily"],
+_ALIASES = {f"@{cadence}": calendar.cron for cadence, calendar in _CALENDARS.items()} | {
+    "@midnight": _CALENDARS["daily"].cron,
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_UNITS: Mapping[Cadence, str] = {"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month"}
-_PERIODS: Mapping[Cadence, timedelta] = {
-    "hourly": timedelta(hours=1),
-    "daily": timedelta(days=1),
-    "weekly": timedelta(days=7),
-    "monthly": timedelta(days=31),
-}
 _DIMENSIONS_JOINED = "|"
+
+_compute: Any = pc  # whose stubs know no arrays of any type
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ class _Rhythm:
     def starts(self, moments: Any) -> Any:
         """The beginning of the window of each moment, all of them on the wall clock."""
         offset = pa.scalar(self.offset, pa.duration("us"))
-        floored = pc.floor_temporal(
-            pc.subtract(moments, offset), unit=cast("Any", _UNITS[self.cadence]), week_starts_monday=False
-        )
-        return pc.add(floored, offset)
+        unit = _CALENDARS[self.cadence].unit
+        floored = _compute.floor_temporal(_compute.subtract(moments, offset), unit=unit, week_starts_monday=False)
+        return _compute.add(floored, offset)
 
     @property
     def is_at_night(self) -> bool:
@@ -89,7 +87,7 @@ class _Rhythm:
     def next_start(self, moment: datetime) -> datetime:
         """The beginning of the first window that does not begin before a moment, on the wall clock."""
         start = self.start(moment)
-        return start if start == moment else self.start(start + _PERIODS[self.cadence])
+        return start if start == moment else self.start(start + _CALENDARS[self.cadence].period)
 
     def start(self, moment: datetime) -> datetime:
         """The beginning of the window of a moment, on the wall clock."""
@@ -116,7 +114,7 @@ class Partitioning:
 
         Raises `InvalidInput` for a cron schedule without a format of keys, and for what is none.
         """
-        known = {str(cadence): cron for cadence, cron in _CRONS.items()}
+        known = {str(cadence): calendar.cron for cadence, calendar in _CALENDARS.items()}
         cron = known.get(schedule, _ALIASES.get(schedule.lower(), " ".join(schedule.split())))
         if len(cron.split()) != 5:
             raise InvalidInput(
@@ -124,11 +122,13 @@ class Partitioning:
                 "Nothing was changed."
             )
         rhythm = _Rhythm.of(cron)
-        if key_format is None and rhythm is None:
+        if not key_format and rhythm is not None:
+            key_format = _CALENDARS[rhythm.cadence].key_format
+        if not key_format:
             raise InvalidInput(
                 f"The windows of {cron!r:.100} need a format of keys: key_format='…'. Nothing was changed."
             )
-        return cls("time_window", cron, key_format or _FORMATS[cast("_Rhythm", rhythm).cadence], timezone)
+        return cls("time_window", cron, key_format, timezone)
 
     @classmethod
     def names(cls, kind: Literal["static", "dynamic"] = "static") -> Self:
@@ -143,22 +143,17 @@ class Partitioning:
     @classmethod
     def parse(cls, raw: object) -> "Partitioning | None":
         """What a log records; ``None`` where it is not in a form that is known."""
-        if not isinstance(raw, Mapping):
-            return None
-        members = cast("Mapping[str, Any]", raw)
-        kind = members.get("kind")
-        if kind in ("static", "dynamic"):
-            return cls(kind)
-        if kind == "time_window":
-            cron, key_format, timezone = (members.get(name) for name in ("cron", "format", "timezone"))
-            is_known = all(isinstance(text, str) for text in (cron, key_format, timezone))
-            return cls("time_window", cron, key_format, timezone) if is_known else None
-        inner = members.get("dimensions")
-        if kind != "multi" or not isinstance(inner, Mapping):
-            return None
-        parsed = {str(name): cls.parse(value) for name, value in cast("Mapping[Any, Any]", inner).items()}
-        known = {name: definition for name, definition in parsed.items() if definition is not None}
-        return cls.multi(known) if len(known) == len(parsed) else None
+        match cast("Any", raw):
+            case {"kind": "static" | "dynamic" as kind}:
+                return cls(kind)
+            case {"kind": "time_window", "cron": str(cron), "format": str(key_format), "timezone": str(timezone)}:
+                return cls("time_window", cron, key_format, timezone)
+            case {"kind": "multi", "dimensions": inner} if isinstance(inner, Mapping):
+                parsed = {str(name): cls.parse(value) for name, value in cast("Mapping[Any, Any]", inner).items()}
+                known = {name: definition for name, definition in parsed.items() if definition is not None}
+                return cls.multi(known) if len(known) == len(parsed) else None
+            case _:
+                return None
 
     def to_json(self) -> dict[str, Any]:
         """What a log records (FORMAT.md, What a table is)."""
@@ -190,14 +185,7 @@ class Partitioning:
         moments: Any = values.cast(kind)
         is_time = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
         if self.kind != "time_window" or not is_time:
-            if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
-                raise InvalidInput(
-                    f"The column {column!r} has the type {kind}, which gives no partition key. Nothing was changed. "
-                    "Name a column of text, whole numbers, dates or timestamps."
-                )
-            if pa.types.is_date(kind):
-                moments = moments.cast(pa.date32())
-            return moments.cast(pa.string())
+            return _texts(moments, kind, column)
         if self._rhythm is None:
             raise InvalidInput(
                 f"Windows of {self.cron!r} in {self.timezone} begin neither hourly, daily, weekly nor monthly by the "
@@ -216,15 +204,14 @@ class Partitioning:
 
     def _keys_of_days(self, moments: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
         """The keys of moments in the windows' zone, where windows are longer than what the clock is set by."""
-        compute: Any = pc
-        floored = rhythm.starts(compute.local_timestamp(moments))
+        floored = rhythm.starts(_compute.local_timestamp(moments))
         before, after = (
-            rhythm.starts(compute.add(floored, pa.scalar(step, pa.duration("us"))))
-            for step in (-timedelta(microseconds=1), _PERIODS[rhythm.cadence])
+            rhythm.starts(_compute.add(floored, pa.scalar(step, pa.duration("us"))))
+            for step in (-timedelta(microseconds=1), _CALENDARS[rhythm.cadence].period)
         )
         # The clock may have been set between the floor and the moment: then that window has not begun, or another has.
-        at_floor = compute.if_else(compute.greater(self._begun(floored, rhythm), moments), before, floored)
-        starts = compute.if_else(compute.less_equal(self._begun(after, rhythm), moments), after, at_floor)
+        at_floor = _compute.if_else(_compute.greater(self._begun(floored, rhythm), moments), before, floored)
+        starts = _compute.if_else(_compute.less_equal(self._begun(after, rhythm), moments), after, at_floor)
         return self._names_of_days(starts, rhythm)
 
     def _read_off(self, wall: Any, rhythm: _Rhythm) -> Any:
@@ -232,41 +219,35 @@ class Partitioning:
         if rhythm.cadence != "hourly" and not rhythm.is_at_night:
             return self._begun(wall, rhythm)
         ambiguous = "earliest" if rhythm.cadence == "hourly" else "latest"
-        compute: Any = pc
-        return compute.assume_timezone(wall, str(self.timezone), ambiguous=ambiguous, nonexistent="earliest")
+        return _compute.assume_timezone(wall, str(self.timezone), ambiguous=ambiguous, nonexistent="earliest")
 
     def _begun(self, starts: Any, rhythm: _Rhythm) -> Any:
         """When windows begin whose beginnings on the wall clock are given. Source: Dagster's `_replace_date_fields`."""
-        compute: Any = pc
         zone = str(self.timezone)
         if rhythm.is_at_night:
-            return compute.assume_timezone(starts, zone, ambiguous="latest", nonexistent="latest")
-        begun = compute.assume_timezone(starts, zone, ambiguous="earliest", nonexistent="earliest")
-        return compute.add(begun, compute.subtract(starts, compute.local_timestamp(begun)))
+            return _compute.assume_timezone(starts, zone, ambiguous="latest", nonexistent="latest")
+        begun = _compute.assume_timezone(starts, zone, ambiguous="earliest", nonexistent="earliest")
+        return _compute.add(begun, _compute.subtract(starts, _compute.local_timestamp(begun)))
 
     def _names_of_days(self, starts: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
-        compute: Any = pc
-        named = starts
-        if rhythm.is_at_night or "%z" in str(self.format):
-            named = self._begun(starts, rhythm)
+        named = self._begun(starts, rhythm) if rhythm.is_at_night or "%z" in str(self.format) else starts
         # Arrow prints fractions of a second in the precision of the type.
-        return compute.strftime(named.cast(pa.timestamp("s", named.type.tz)), format=self.format)
+        return _compute.strftime(named.cast(pa.timestamp("s", named.type.tz)), format=self.format)
 
     def _keys_of_hours(self, moments: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
         """The keys of moments in the windows' zone. Of two hours that have one name, the second one has its offset."""
-        compute: Any = pc
-        wall = compute.local_timestamp(moments)
+        wall = _compute.local_timestamp(moments)
         # As far back as the wall clock says, but on no clock: between may lie an hour that comes twice.
-        starts = compute.subtract(moments, compute.subtract(wall, rhythm.starts(wall)))
+        starts = _compute.subtract(moments, _compute.subtract(wall, rhythm.starts(wall)))
         zone = str(self.timezone)
         seconds = starts.cast(pa.timestamp("s", zone))
         if "%z" in str(self.format):
-            return compute.strftime(seconds, format=self.format)
-        named = compute.local_timestamp(starts)
-        first = compute.assume_timezone(named, zone, ambiguous="earliest", nonexistent="earliest")
-        keys = compute.strftime(named.cast(pa.timestamp("s")), format=self.format)
-        with_offset = compute.strftime(seconds, format=self._format_with_offset)
-        return compute.if_else(compute.equal(first, starts), keys, with_offset)
+            return _compute.strftime(seconds, format=self.format)
+        named = _compute.local_timestamp(starts)
+        first = _compute.assume_timezone(named, zone, ambiguous="earliest", nonexistent="earliest")
+        keys = _compute.strftime(named.cast(pa.timestamp("s")), format=self.format)
+        with_offset = _compute.strftime(seconds, format=self._format_with_offset)
+        return _compute.if_else(_compute.equal(first, starts), keys, with_offset)
 
     @property
     def _format_with_offset(self) -> str:
@@ -310,8 +291,9 @@ class Partitioning:
             return len(each) == len(self.dimensions) and all(
                 dimension._holds(part) for (_, dimension), part in zip(self.dimensions, each, strict=True)
             )
-        if self.kind != "time_window":
-            return True
+        return self.kind != "time_window" or self._is_window(key)
+
+    def _is_window(self, key: str) -> bool:
         try:
             moment = datetime.strptime(key, self.format or "")
         except ValueError:
@@ -338,6 +320,16 @@ class Partitioning:
             return False
         came_back = cast("timedelta", first.utcoffset()) > cast("timedelta", second.utcoffset())
         return came_back and second.strftime(self._format_with_offset) == key
+
+
+def _texts(values: Any, kind: Any, column: str) -> "pa.ChunkedArray[Any]":
+    """Values as keys. Raises `InvalidInput` for those of a type that have no text, or no one text."""
+    if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
+        raise InvalidInput(
+            f"The column {column!r} has the type {kind}, which gives no partition key. Nothing was changed. "
+            "Name a column of text, whole numbers, dates or timestamps."
+        )
+    return (values.cast(pa.date32()) if pa.types.is_date(kind) else values).cast(pa.string())
 
 
 def difference(known: Partitioning | None, given: Partitioning, keys: Iterable[str | None], of: str) -> str | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionNotFound
+from dagster_versioned.errors import IntegrityError, VersionNotFound
 from dagster_versioned.tables.context import ProjectContext
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 from dagster_versioned.tables.preconditions import require
 
 PINS_KEY = ".metadata/pins.json"
@@ -30,10 +30,8 @@ class Pin:
 
 def read_pins(context: ProjectContext) -> dict[str, Pin]:
     """The pins by name."""
-    try:
-        return _parse_pins(context.data.get(PINS_KEY))
-    except ObjectNotFound:
-        return {}
+    data = read_if_any(context.data, PINS_KEY)
+    return {} if data is None else _parse_pins(data)
 
 
 def change_pins(context: ProjectContext, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
@@ -44,17 +42,18 @@ def change_pins(context: ProjectContext, change: Callable[[dict[str, Pin]], dict
         context.check_unmarked()  # between the read and the swap: see `fence`
         pins = {} if data is None else _parse_pins(data)
         changed = change(pins)
-        return None if changed == pins else encode({k: _pin_json(p) for k, p in changed.items()})
+        return None if changed == pins else encode({name: _pin_json(pin) for name, pin in changed.items()})
 
     update_document(context.data, PINS_KEY, rewrite)
 
 
 def move_pins(context: ProjectContext, before: str, after: str) -> None:
     """Let the pins of a table name it as it is called now; `rename` is who calls this."""
-    change_pins(
-        context,
-        lambda pins: {key: replace(pin, table=after) if pin.table == before else pin for key, pin in pins.items()},
-    )
+
+    def change(pins: dict[str, Pin]) -> dict[str, Pin]:
+        return {key: replace(pin, table=after) if pin.table == before else pin for key, pin in pins.items()}
+
+    change_pins(context, change)
 
 
 def resolve_pin(context: ProjectContext, name: str, table: str, former: Collection[str] = ()) -> str:

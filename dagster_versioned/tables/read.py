@@ -64,13 +64,12 @@ def version_files(
     Where a foreign commit had the last word, they are the files that the log lists. Raises `ExpiredVersion`, and
     `IntegrityError` where the log's parts are not the ones that the version's ``data_sha`` names.
     """
-    for version in chosen.versions:
-        if version.gone is not None:
-            how = {"expire": "expired", "purge": "purged"}.get(version.gone, "collected")
-            raise ExpiredVersion(
-                f"The data of version {version.short} (@{version.log_version}) was {how}. Its entry in the history is "
-                "kept. Read a later version, or write the data again."
-            )
+    if lost := next((version for version in chosen.versions if version.gone is not None), None):
+        how = {"expire": "expired", "purge": "purged"}.get(str(lost.gone), "collected")
+        raise ExpiredVersion(
+            f"The data of version {lost.short} (@{lost.log_version}) was {how}. Its entry in the history is kept. Read "
+            "a later version, or write the data again."
+        )
     partitions = [version.partition for version in chosen.versions if version.partition is not None]
     parts: Mapping[str | None, tuple[Add, ...]]
     if partitions:
@@ -78,12 +77,14 @@ def version_files(
     else:
         parts = {None: parts_of(snapshot)}
     schemas: list[StructType] = []
+    claimed = 0
     # Side by side, so that what is recorded of a version is looked at once.
     for version, schema in zip(chosen.versions, _recorded_schemas(chosen.versions), strict=True):
-        check_parts(version, parts.get(version.partition, ()))
+        own = parts.get(version.partition, ())
+        check_parts(version, own)
         schemas.append(schema)
+        claimed += len(own)
     adds = tuple(chain.from_iterable(parts.values()))
-    claimed = sum(len(parts.get(version.partition, ())) for version in chosen.versions)
     if chosen.versions and len(adds) != claimed:
         raise IntegrityError(
             f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "

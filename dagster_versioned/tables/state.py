@@ -46,6 +46,11 @@ class TableState:
         return chain_head(self.snapshot) is not None
 
 
+def next_version(state: TableState | None) -> int:
+    """The log version of the next commit."""
+    return 0 if state is None else state.log_version + 1
+
+
 @dataclass(frozen=True)
 class _LoadedState:
     """A state as it was loaded, with the ETags of the files of its log, and where its checkpoint is."""

@@ -5,7 +5,7 @@ began before is one to another table than it set out for, so it is refused.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, cast
 
 import orjson
@@ -45,6 +45,11 @@ class RenameRecord:
     at: str
     by: str | None
 
+    def to_json(self) -> dict[str, Any]:
+        """As the record has it."""
+        key = list(self.asset_key)
+        return {"from": self.source, "to": self.target, "asset_key": key, "at": self.at, "by": self.by}
+
     def __str__(self) -> str:
         return f"was renamed to {self.target}{f' by {self.by}' if self.by else ''} at {self.at}"
 
@@ -73,37 +78,25 @@ class TableRecord:
         except ValueError:
             raw = None
         members: Mapping[str, Any] = cast("Mapping[str, Any]", raw) if isinstance(raw, Mapping) else {}
-        since, dropped = members.get("since"), members.get("dropped")
+        since = members.get("since")
         return cls(
             Partitioning.parse(members.get("partitions")),
             since if isinstance(since, int) else 0,
-            _dropped(cast("Mapping[str, Any]", dropped)) if isinstance(dropped, Mapping) else None,
+            _dropped(members.get("dropped")),
             _renamed(members.get("renamed")),
             parse_former(members.get("former")),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Without what is as by default."""
-        dropped, renamed = self.dropped, self.renamed
-        return {
-            **({"partitions": self.partitioning.to_json()} if self.partitioning else {}),
-            **({"since": self.since} if self.since else {}),
-            **({"dropped": {"at": dropped.at, "by": dropped.by, "why": dropped.why}} if dropped else {}),
-            **(
-                {
-                    "renamed": {
-                        "from": renamed.source,
-                        "to": renamed.target,
-                        "asset_key": list(renamed.asset_key),
-                        "at": renamed.at,
-                        "by": renamed.by,
-                    }
-                }
-                if renamed
-                else {}
-            ),
-            **({"former": [list(name) for name in self.former]} if self.former else {}),
+        members: dict[str, Any] = {
+            "partitions": self.partitioning and self.partitioning.to_json(),
+            "since": self.since,
+            "dropped": self.dropped and asdict(self.dropped),
+            "renamed": self.renamed and self.renamed.to_json(),
+            "former": [list(name) for name in self.former],
         }
+        return {name: value for name, value in members.items() if value}
 
     def actions(self, before: "TableRecord") -> list[DomainMetadata]:
         """What a commit says to make this the record; nothing where it is."""
@@ -120,12 +113,11 @@ class TableRecord:
         return replace(self, partitioning=partitioning or self.partitioning, dropped=None)
 
 
-def _dropped(raw: Mapping[str, Any]) -> DropRecord:
-    def text(name: str) -> str | None:
-        value = raw.get(name)
-        return value if isinstance(value, str) else None
-
-    return DropRecord(text("at") or "an unknown time", text("by"), text("why"))
+def _dropped(raw: object) -> DropRecord | None:
+    if not isinstance(raw, Mapping):
+        return None
+    texts = {name: text for name, text in cast("Mapping[str, Any]", raw).items() if isinstance(text, str)}
+    return DropRecord(texts.get("at") or "an unknown time", texts.get("by"), texts.get("why"))
 
 
 def _renamed(raw: object) -> RenameRecord | None:

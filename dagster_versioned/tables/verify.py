@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Literal, Protocol, cast
 
 from dagster_versioned.delta.actions import Add, Cdc
@@ -35,16 +35,29 @@ from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
 from dagster_versioned.tables.operations import TableOperations
-from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.parts import (
+    LiveParts,
+    part_sha,
+    parts_by_partition,
+    parts_of,
+    sha256_of,
+    stored_bytes,
+    vector_sha_of,
+)
 from dagster_versioned.tables.read import VersionFiles, check_parts
 from dagster_versioned.tables.state import TableState
 
 Subject = Literal["log", "chain", "identity", "parent", "part", "document"]
 
 _READERS = 4
+_UNKNOWN = "its table does not know that version any more"
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
+
+
+Look = Callable[[], str | None]
+"""Finds what is wrong with one of them; ``None`` where nothing is."""
 
 
 class VerifiedTable(Protocol):
@@ -117,42 +130,46 @@ def verify_table(
         return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
     whole = reference is None and partition is None
     findings = list(_chain(commits, witnesses))
-    versions: Sequence[Version] = ()
-    gaps: list[str] = []
-    try:
-        every = tuple(version for version in state.history.versions if not version.is_drop)
-        versions = every if whole else table.files(reference, partition=partition).versions
-    except InvalidInput:
-        raise
-    except ExpiredVersion as error:
-        gaps.append(str(error))
-    except VersionedError as error:
-        findings.append(Finding("identity", str(reference if reference is not None else partition), str(error)))
-    gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
-    more, parts = _identities(commits, versions)
+    versions, gaps, unknown = _verified_versions(table, state, reference, partition)
+    wrong, parts = _identities(commits, versions)
     # A head that is derived from an altered identity looks like a right one; the identity is the finding.
-    documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
-    findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
-    vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
-    parts = {add.key: add for add in parts.values()}
-    looked_at = (*(partial(_finding, _part, table.store, add) for add in parts.values()),)
-    looked_at += (*(partial(_finding, _vector, table.store, add) for add in vectors.values()),)
-    changes = _changes(state, commits, versions)
-    looked_at += (*(partial(_finding, _part, table.store, change) for change in changes.values()),)
-    total = len(looked_at) + documents
-    for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
+    documents, derived = _derived(table, state, commits, with_head=not wrong) if whole else (0, iter(()))
+    findings += [*unknown, *wrong, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
+    looks = _looks(table.store, parts) + _looks(table.store, _changes(state, commits, versions))
+    total = len(looks) + documents
+    for done, found in enumerate(chain(starmap(_part_findings, _in_parallel(looks)), derived), 1):
         findings += found
         if progress is not None:
             progress(done, total)
+    sizes = {add.key: add.size for add in parts}
     return VerifyReport(
         findings=tuple(findings),
         versions=len(versions),
-        parts=len(parts),
-        bytes=sum(add.size for add in parts.values()) + sum(map(_vector_bytes, vectors.values())),
+        parts=len(sizes),
+        bytes=sum(sizes.values()) + sum(stored_bytes(add) - add.size for add in parts),  # with deletion vectors
         documents=documents,
         gaps=tuple(gaps),
         witnessed=max(witnesses, default=None),
     )
+
+
+def _verified_versions(
+    table: VerifiedTable, state: TableState, reference: VersionLike, partition: str | None
+) -> tuple[Sequence[Version], list[str], list[Finding]]:
+    """What a reference means, or all versions; which of them have no bytes any more, and why there are none."""
+    versions: Sequence[Version] = ()
+    try:
+        if reference is None and partition is None:
+            versions = [version for version in state.history.versions if not version.is_drop]
+        else:
+            versions = table.files(reference, partition=partition).versions
+    except InvalidInput:
+        raise
+    except ExpiredVersion as error:
+        return (), [str(error)], []
+    except VersionedError as error:
+        return (), [], [Finding("identity", str(reference if reference is not None else partition), str(error))]
+    return versions, [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None], []
 
 
 def _derived(
@@ -168,28 +185,35 @@ def _derived(
         if with_head:
             yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
         yield [
-            *_checkpoints(publisher, table.store, commits),
-            *_misleading(publisher, table.store, commits),
-            *_extra(publisher, state),
+            *_until_error("log", table.store.uri, _checkpoints(publisher, table.store, commits)),
+            *_until_error("log", table.store.uri, _misleading(publisher, commits)),
+            *_until_error("document", ".metadata", _extra(publisher, state)),
         ]
 
     return len(documents) + with_head + 1, findings()
 
 
+def _until_error(subject: Subject, where: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except VersionedError as error:
+        yield Finding(subject, where, str(error))
+
+
 def _checkpoints(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
-    try:
-        for key, check in publisher.checkpoint_checks(commits):
-            yield from _document(store, key, check)
-    except VersionedError as error:
-        yield Finding("log", store.uri, str(error))
+    for key, check in publisher.checkpoint_checks(commits):
+        yield from _document(store, key, check)
 
 
-def _misleading(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
-    try:
-        for file in publisher.misleading(commits):
-            yield Finding("document", file.keys[0], f"{file.problem}; repair() takes it away, the commits say it all")
-    except VersionedError as error:
-        yield Finding("log", store.uri, str(error))
+def _misleading(publisher: Publisher, commits: Sequence[Commit]) -> Iterator[Finding]:
+    for file in publisher.misleading(commits):
+        yield Finding("document", file.keys[0], f"{file.problem}; repair() takes it away, the commits say it all")
+
+
+def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
+    """Derived documents that the log does not imply, but that readers would believe."""
+    for key in publisher.extra_indexes(state):
+        yield Finding("document", key, "the log does not imply it; repair() takes it away")
 
 
 def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
@@ -213,9 +237,7 @@ def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[
             yield Finding("chain", f"@{version}", problem)
 
 
-def _identities(
-    commits: Sequence[Commit], versions: Iterable[Version]
-) -> tuple[list[Finding], dict[tuple[str, str | None], Add]]:
+def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple[list[Finding], Sequence[Add]]:
     """Identities against their SHAs and against the parts in the log; returns also the parts to look at."""
     findings: list[Finding] = []
     parts: dict[tuple[str, str | None], Add] = {}
@@ -232,7 +254,7 @@ def _identities(
             continue
         if version.gone is None:
             parts.update((add.identity, add) for add in adds)
-    return findings, parts
+    return findings, list(parts.values())
 
 
 def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]) -> Iterator[Finding]:
@@ -248,23 +270,27 @@ def _parents(table: VerifiedTable, history: History, versions: Iterable[Version]
         export = None
         yield Finding("document", EXPORT_KEY, str(error))
     left_out: Set[str] = set() if export is None else set(map(str, export.absent))
-    known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
-    unreadable: dict[str, str] = {}
+    known: dict[str, tuple[Set[str], str]] = {str(table.name): (known_shas(history), _UNKNOWN)}
     for version in versions:
         for name, sha in _parents_within(project.name, version):
             if name not in known:
                 if name in left_out and TableOperations(project, table_name(name)).refresh() is None:
                     continue
-                try:
-                    known[name] = known_shas(TableOperations(project, table_name(name)).existing_state().history)
-                except VersionedError as error:
-                    known[name] = frozenset()
-                    gone = isinstance(error, (TableNotFound, InvalidName))
-                    unreadable[name] = "there is no such table any more" if gone else str(error)
-            if sha not in known[name]:
-                problem = unreadable.get(name, "its table does not know that version any more")
+                known[name] = _known_versions(project, name)
+            shas, problem = known[name]
+            if sha not in shas:
                 named = f"{name} {sha[:8]}"
                 yield Finding("parent", named, f"{version.short} (@{version.log_version}) was built from it: {problem}")
+
+
+def _known_versions(project: ProjectContext, name: str) -> tuple[Set[str], str]:
+    """The versions that a table knows, and what is wrong with others."""
+    try:
+        return known_shas(TableOperations(project, table_name(name)).existing_state().history), _UNKNOWN
+    except (TableNotFound, InvalidName):
+        return frozenset(), "there is no such table any more"
+    except VersionedError as error:
+        return frozenset(), str(error)
 
 
 def _parents_within(project: str, version: Version) -> Iterator[tuple[str, str]]:
@@ -295,31 +321,37 @@ def _current(state: TableState) -> Iterator[Finding]:
             )
 
 
-def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
-    """Derived documents that the log does not imply, but that readers would believe."""
-    try:
-        extra = publisher.extra_indexes(state)
-    except VersionedError as error:
-        yield Finding("document", ".metadata", str(error))
-        return
-    for key in extra:
-        yield Finding("document", key, "the log does not imply it; repair() takes it away")
+def _looks(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[str, Look]]:
+    """What finds what is wrong with each file, however many deletion vectors it has, and with each of these."""
+    vectors = [file for file in files if isinstance(file, Add) and file.deletion_vector]
+    looks: list[tuple[str, Look]] = [
+        (key, partial(_part, store, file)) for key, file in {f.key: f for f in files}.items()
+    ]
+    return looks + [(add.key, partial(_vector, store, add)) for add in vectors]
 
 
-def _in_parallel(looks: Sequence[Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
-    """What each finds, in order."""
+def _in_parallel(looks: Sequence[tuple[str, Look]]) -> Iterator[tuple[str, Look]]:
+    """The looks in order, each taken by the time it is asked."""
     with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
-        for looking in [pool.submit(look) for look in looks]:
-            yield looking.result()
+        for key, looking in [(key, pool.submit(look)) for key, look in looks]:
+            yield key, looking.result
 
 
-def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Version]) -> dict[str, Cdc]:
-    """The files of changes that belong to versions and must be there, by key."""
+def _part_findings(key: str, look: Look) -> list[Finding]:
+    try:
+        problem = look()
+    except VersionedError as error:
+        problem = str(error)
+    return [] if problem is None else [Finding("part", key, problem)]
+
+
+def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Version]) -> list[Cdc]:
+    """The files of changes that belong to versions and must be there."""
     files = ChangeFiles()
     for commit in commits:
         files.advance(commit)
     belonging = files.of(versions)
-    return {key: file for key, file in files.needed(state.history.versions).items() if key in belonging}
+    return [file for key, file in files.needed(state.history.versions).items() if key in belonging]
 
 
 def part_problems(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[str, str]]:
@@ -327,11 +359,8 @@ def part_problems(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[
 
     Reads every byte. Raises `StorageError` where the store does not answer.
     """
-    looks: list[tuple[str, Callable[[], str | None]]] = [(file.key, partial(_part, store, file)) for file in files]
-    looks += [(add.key, partial(_vector, store, add)) for add in files if isinstance(add, Add) and add.deletion_vector]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
-        found = [(key, pool.submit(look)) for key, look in looks]
-        return [(key, problem) for key, looking in found if (problem := looking.result()) is not None]
+    looked_at = _in_parallel(_looks(store, files))
+    return [(key, problem) for key, look in looked_at if (problem := look()) is not None]
 
 
 def _part(store: ObjectStore, add: Add | Cdc) -> str | None:
@@ -356,18 +385,6 @@ def _vector(store: ObjectStore, add: Add) -> str | None:
     except (IntegrityError, UnsupportedFeature) as error:
         return str(error)
     return None
-
-
-def _finding(look: Callable[[ObjectStore, Any], str | None], store: ObjectStore, of: Add | Cdc) -> list[Finding]:
-    try:
-        problem = look(store, of)
-    except VersionedError as error:
-        problem = str(error)
-    return [] if problem is None else [Finding("part", of.key, problem)]
-
-
-def _vector_bytes(add: Add) -> int:
-    return add.deletion_vector.size_in_bytes if add.deletion_vector else 0
 
 
 def _document(store: ObjectStore, key: str, check: Check) -> list[Finding]:

@@ -112,15 +112,19 @@ class StoredCommits:
         keys = keys[: bisect_left(keys, index_key(last)) + 1]  # with the one that goes on behind the last version
         before = last + 1
         for key in reversed(keys):
-            try:
-                records = parse_index(self._store.get(key), self)
-                if index_key(records[-1].log_version) != key or not _are_contiguous(records):
-                    continue
-            except _UNREADABLE:
-                continue
-            if records := [record for record in records if first <= record.log_version < before]:
+            if records := [record for record in self._segment(key) if first <= record.log_version < before]:
                 before = records[0].log_version
                 yield records
+
+    def _segment(self, key: str) -> list[CommitRecord]:
+        """The commits of a segment; none where it cannot be read, or is not the one of its name."""
+        try:
+            records = parse_index(self._store.get(key), self)
+        except _UNREADABLE:
+            return []
+        at = records[0].log_version if records else 0
+        is_whole = [record.log_version for record in records] == list(range(at, at + len(records)))
+        return records if is_whole and records and index_key(records[-1].log_version) == key else []
 
     def _commits(self, first: int, last: int) -> Iterator[CommitRecord]:
         yield from (CommitRecord.of(commit, self) for commit in stream_commits(self._store, first, last))
@@ -172,18 +176,10 @@ def index_key(log_version: int) -> str:
 def index_bytes(records: Iterable[CommitRecord]) -> bytes:
     """Commits as Parquet bytes, a function of the log alone."""
     rows = tuple(records)
+    columns = {name: [getattr(record, name) for record in rows] for name in _SCHEMA.names if name != "info"}
     infos = (record.info for record in rows)
-    table = pa.table(
-        [
-            pa.array([r.log_version for r in rows], pa.int64()),
-            pa.array([r.timestamp_ms for r in rows], pa.int64()),
-            pa.array([r.sha256 for r in rows], pa.string()),
-            pa.array([r.operation for r in rows], pa.string()),
-            pa.array([None if info is None else encode(info).decode() for info in infos], pa.string()),
-            pa.array([r.changes_files for r in rows], pa.bool_()),
-        ],
-        schema=_SCHEMA,
-    )
+    columns["info"] = [None if info is None else encode(info).decode() for info in infos]
+    table = pa.table(columns, schema=_SCHEMA)
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", store_schema=False)
     return sink.getvalue()
@@ -200,23 +196,12 @@ def parse_index(data: bytes, commits: StoredCommits | None = None) -> list[Commi
         raise IntegrityError(f"A version index holds columns {table.schema.names}; {_SCHEMA.names} were expected.")
     if any(table[name].null_count for name in _SCHEMA.names if name != "info"):
         raise IntegrityError("A version index lacks values.")
-    return [
-        CommitRecord(
-            row["log_version"],
-            row["timestamp_ms"],
-            row["sha256"],
-            row["operation"],
-            None if row["info"] is None else _object(row["info"]),
-            row["changes_files"],
-            commits,
-        )
+    rows: Iterator[dict[str, Any]] = (
+        {**row, "info": _object(row["info"])}
         for batch in table.to_batches(max_chunksize=_FEW)  # the schema of a wide table is in each row
         for row in batch.to_pylist()
-    ]
-
-
-def _are_contiguous(records: Sequence[CommitRecord]) -> bool:
-    return all(record.log_version == records[0].log_version + n for n, record in enumerate(records))
+    )
+    return [CommitRecord(**row, again=commits) for row in rows]
 
 
 def _heads(domains: Mapping[str, str], log_version: int, commits: StoredCommits) -> list[Version] | None:
@@ -234,15 +219,13 @@ def _heads(domains: Mapping[str, str], log_version: int, commits: StoredCommits)
         if type(at) is not int or not all(isinstance(sha, str) for sha in shas):
             return None
         if 0 <= at <= log_version:  # the others are of the commits since, which say it themselves
-            computation = head.get("computation")
-            heads.append(
-                Version(at, partition, *shas, again=commits, digest=head.get("digest"), computation=computation)
-            )
+            digest, computation = head.get("digest"), head.get("computation")
+            heads.append(Version(at, partition, *shas, again=commits, digest=digest, computation=computation))
     return heads
 
 
-def _object(text: str) -> Mapping[str, Any]:
-    value = orjson.loads(text)
-    if not isinstance(value, dict):
+def _object(text: str | None) -> dict[str, Any] | None:
+    value: object = None if text is None else orjson.loads(text)
+    if text is not None and not isinstance(value, dict):
         raise IntegrityError("A version index holds something else than an object as a commit's own member.")
-    return cast("Mapping[str, Any]", value)
+    return cast("dict[str, Any] | None", value)

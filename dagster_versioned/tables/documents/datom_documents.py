@@ -15,10 +15,9 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 from dagster_versioned.tables.documents.manifest import (
     DATOM_SCHEMA_VERSION,
     MANIFEST_KEY,
@@ -79,22 +78,21 @@ class DatomDocuments:
             self.put_all(history)
             return True
         wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
-        until = at if with_newest or _HISTORY in wanted else at - 1
-        self._put_versions(version for version in _newer(history, after) if version.log_version <= until)
+        self._put_versions(_newer(history, after), at if with_newest or _HISTORY in wanted else at - 1)
         if _HISTORY in wanted:
             self._put_history(history)
-        if _METADATA in wanted:
-            if (newest := _readable_head(history)) is not None:
-                self._put(METADATA_KEY, metadata_document(newest))
-            else:
-                self._store.delete([METADATA_KEY])
+        head = _readable_head(history) if wanted else None
+        if _METADATA in wanted and head is not None:
+            self._put(METADATA_KEY, metadata_document(head))
+        elif _METADATA in wanted:
+            self._store.delete([METADATA_KEY])
         if _MANIFEST in wanted:
-            self._put_manifest(self._stored_listing() if _readable_head(history) is not None else None)
+            self._put_manifest(None if head is None else self._listed or _listing(self._stored_entries()))
         return bool(wanted)
 
     def rebuild(self, history: History) -> None:
         """Put every document anew, whatever is there, but for what git knows of versions (`note_git_commits`)."""
-        noted = _git_commits(self._parsed(self._get(HISTORY_KEY)))
+        noted = _git_commits(self._stored_entries())
         self.clear()
         self.put_all(history)
         self.note_git_commits(noted)
@@ -103,7 +101,7 @@ class DatomDocuments:
         """Let the stored history name the git commit that recorded a version first, by ``metadata_sha``."""
 
         def note(data: bytes | None) -> bytes | None:
-            entries = self._parsed(data)
+            entries = _parse_history(data)
             return encode([_noted(entry, commits) for entry in entries]) if entries else None
 
         if commits:
@@ -113,7 +111,7 @@ class DatomDocuments:
         """Put every document, of all versions."""
         versions = readable_by_datom(history)
         listed = [history_entry(version) for version in versions]
-        named = self._parsed(self._get(HISTORY_KEY))
+        named = self._stored_entries()
         noted = _git_commits(named)
         stored = {e["version"]: e["log_version"] for e in named if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
         often = Counter(version.metadata_sha for version in history.versions)
@@ -170,11 +168,11 @@ class DatomDocuments:
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
         return checks
 
-    def _put_versions(self, newest_first: Iterable[Version]) -> None:
-        """Put the documents of versions; of several of one identity that of the newest."""
+    def _put_versions(self, newest_first: Iterable[Version], until: int) -> None:
+        """Put the documents of versions up to a log version; of several of one identity that of the newest."""
         newest: dict[str | None, Version] = {}
         for version in newest_first:
-            if _is_one_part(version):
+            if version.log_version <= until and _is_one_part(version):
                 newest.setdefault(version.metadata_sha, version)
         for sha, version in newest.items():
             self._put(f".metadata/{sha}.json", metadata_document(version))
@@ -184,14 +182,11 @@ class DatomDocuments:
         if _readable_head(history) is None:
             self.clear()
             return
-        stored = self._parsed(self._get(HISTORY_KEY))
-        if not stored:
-            self.put_all(history)
+        stored = self._stored_entries()
+        if not stored or not history.knows(stored[0]["version"], stored[0]["log_version"]):
+            self.put_all(history)  # what is there is of another log, or of one long ago
             return
         reached = stored[0]["log_version"]
-        if not history.knows(stored[0]["version"], reached):  # of another log, or of one long ago
-            self.put_all(history)
-            return
         new = list(_newer(history, reached))
         entries = [history_entry(version) for version in new if _is_one_part(version)]
         noted = _git_commits(stored)
@@ -199,9 +194,6 @@ class DatomDocuments:
         if new:
             self._put(HISTORY_KEY, encode(listed))
         self._listed = _listing(listed)
-
-    def _stored_listing(self) -> _StoredHistory | None:
-        return self._listed or _listing(self._parsed(self._get(HISTORY_KEY)))
 
     def _put_manifest(self, listed: _StoredHistory | None) -> None:
         entry = None if listed is None else _manifest_entry(listed)
@@ -213,22 +205,20 @@ class DatomDocuments:
 
         update_document(self._data, MANIFEST_KEY, enter, durability="later")
 
-    def _parsed(self, data: bytes | None) -> list[dict[str, Any]]:
-        """The entries of a stored history; none where it is not one: it is derived, and put again."""
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            entries: list[dict[str, Any]] = orjson.loads(data or b"[]")
-            if all(type(e["log_version"]) is int and isinstance(e["version"], str) for e in entries):
-                return entries
-        return []
-
-    def _get(self, key: str) -> bytes | None:
-        try:
-            return self._store.get(key)
-        except ObjectNotFound:
-            return None
+    def _stored_entries(self) -> list[dict[str, Any]]:
+        return _parse_history(read_if_any(self._store, HISTORY_KEY))
 
     def _put(self, key: str, data: bytes) -> None:
         self._store.put(key, data, durability="later")
+
+
+def _parse_history(data: bytes | None) -> list[dict[str, Any]]:
+    """The entries of a stored history; none where it is not one: it is derived, and put again."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        entries: list[dict[str, Any]] = orjson.loads(data or b"[]")
+        if all(type(e["log_version"]) is int and isinstance(e["version"], str) for e in entries):
+            return entries
+    return []
 
 
 def readable_by_datom(history: History) -> list[Version]:

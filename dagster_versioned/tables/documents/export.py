@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
-
-from dagster_versioned.delta.actions import Members
 from dagster_versioned.errors import AccessDenied, IntegrityError, InvalidInput, InvalidName, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, table_name
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.document import encode, parse_object, read_if_any
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
-from dagster_versioned.tables.documents.tag import TaggedTable, tagged_table
+from dagster_versioned.tables.documents.tag import TaggedTable, parse_tables, tables_json
 
 EXPORT_KEY = ".metadata/export.json"
 """Where it lies, below the data folder of the project that was made by the export."""
@@ -56,10 +53,7 @@ class Export:
                 "generation": self.generation,
                 "created": self.created,
                 "by": self.by,
-                "tables": {
-                    str(name): {"log_version": table.log_version, "commit_sha256": table.commit_sha256}
-                    for name, table in self.tables.items()
-                },
+                "tables": tables_json(self.tables),
                 "left_out": [str(name) for name in self.left_out],
                 "complete": self.is_complete,
             }
@@ -71,20 +65,17 @@ def read_export(data: ObjectStore) -> Export | None:
 
     Raises `IntegrityError` where it cannot be read.
     """
-    try:
-        stored = data.get(EXPORT_KEY)
-    except ObjectNotFound:
+    if (stored := read_if_any(data, EXPORT_KEY)) is None:
         return None
     try:
-        raw = Members({"export": orjson.loads(stored)}, EXPORT_KEY).members("export")
-        tables = raw.members("tables")
+        raw = parse_object(stored, EXPORT_KEY, "export")
         export = Export(
             raw.text("project"),
             raw.text("environment"),
             raw.text("generation"),
             raw.text("created"),
             raw.optional_text("by"),
-            {table_name(name): tagged_table(tables.members(name)) for name in tables.value},
+            parse_tables(raw),
             tuple(table_name(text) for text in raw.texts("left_out")),
             raw.flag("complete"),
         )

@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, cast
 
-import orjson
-
 from dagster_versioned.delta.actions import Members
 from dagster_versioned.delta.log.commits import Commit
-from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
+from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt
 from dagster_versioned.identity.names import TableName, partition_key, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
-from dagster_versioned.tables.document import SwappedDocument, encode
+from dagster_versioned.tables.document import SwappedDocument, encode, optional_members, parse_object, read_if_any
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
@@ -110,7 +108,7 @@ class Head:
     @classmethod
     def parse(cls, members: Members) -> Self:
         """Parse the ``head`` member of a head document. Raises `LogCorrupt`."""
-        held = members.members("held") if members.value.get("held") is not None else None
+        held, code = optional_members(members, "held"), optional_members(members, "code")
         return cls(
             table=members.text("table"),
             asset_key=members.texts("asset_key"),
@@ -125,7 +123,7 @@ class Head:
             held=Held(held.optional_text("by"), held.text("why")) if held else None,
             feature=FeatureRecord.parse(members.value.get("feature")),
             former=parse_former(members.value.get("former")),
-            code=members.members("code").value if members.value.get("code") is not None else None,
+            code=None if code is None else code.value,
         )
 
 
@@ -172,19 +170,27 @@ class HeadDocument:
         """The log version up to which the other documents of the table were put."""
         return self.log_version if self.owed_since is None else min(self.owed_since, self.log_version)
 
+    def is_settled_at(self, log_version: int) -> bool:
+        """Whether all documents are those of a log version, and no commit is announced."""
+        return self.pending is None and self.published == log_version
+
+    def pending_after(self, log_version: int) -> Pending | None:
+        """The announcement of a commit after a log version."""
+        return self.pending if self.pending is not None and self.pending.log_version > log_version else None
+
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """Parse a stored document. Raises `IntegrityError` where it is not one."""
         try:
-            members = Members({"document": orjson.loads(data)}, key).members("document")
-            empty = "head" in members.value and members.value["head"] is None
-            arriving = members.members("arriving") if members.value.get("arriving") is not None else None
+            members = parse_object(data, key, "document")
+            is_empty = "head" in members.value and members.value["head"] is None
+            pending, arriving = optional_members(members, "pending"), optional_members(members, "arriving")
             return cls(
                 members.integer("log_version"),
-                None if empty else Head.parse(members.members("head")),
-                Pending.parse(members.members("pending")) if members.value.get("pending") is not None else None,
-                NameClaim(arriving.text("from"), arriving.flag("has_left")) if arriving is not None else None,
-                members.integer("owed_since") if members.value.get("owed_since") is not None else None,
+                None if is_empty else Head.parse(members.members("head")),
+                None if pending is None else Pending.parse(pending),
+                None if arriving is None else NameClaim(arriving.text("from"), arriving.flag("has_left")),
+                members.optional_integer("owed_since"),
             )
         except (ValueError, LogCorrupt) as error:
             raise IntegrityError(
@@ -258,10 +264,7 @@ def read_head(store: ObjectStore, key: str) -> HeadDocument:
 
     Whoever resolves or writes next replaces an unreadable head from the log, so it stops nobody.
     """
-    try:
-        return parse_head(store.get(key), key)
-    except ObjectNotFound:
-        return EMPTY
+    return parse_head(read_if_any(store, key), key)
 
 
 class TableHead:
@@ -330,10 +333,9 @@ class TableHead:
             before = parse_head(data, self._key)
             if before.log_version > log_version and before != ahead:
                 return None
-            pending = before.pending if before.pending and before.pending.log_version > log_version else None
             owed = [owed_since, before.owed_since if before.published < put_after else None]
             since = min((version for version in owed if version is not None), default=None)
-            return HeadDocument(log_version, head, pending, owed_since=since).to_bytes()
+            return HeadDocument(log_version, head, before.pending_after(log_version), owed_since=since).to_bytes()
 
         self._document.update(advance, durability=durability)
         return before
@@ -343,8 +345,8 @@ class TableHead:
 
         def withdraw(data: bytes | None) -> bytes | None:
             document = parse_head(data, self._key)
-            pending = document.pending
-            if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
+            pending = document.pending_after(log_version)
+            if pending is None or pending.age(datetime.now(UTC)) < STALE_MARK:
                 return None
             return replace(document, pending=None).to_bytes()
 
@@ -407,7 +409,7 @@ def code_member(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _held(configuration: str) -> Held:
     """The hold that a domain records; where it says so in a form that is not ours, it is a hold all the same."""
     try:
-        members = Members({"held": orjson.loads(configuration)}, HELD_DOMAIN).members("held")
+        members = parse_object(configuration, HELD_DOMAIN, "held")
         return Held(members.optional_text("by"), members.text("why"))
     except (ValueError, LogCorrupt):
         return Held(None, configuration)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import orjson
 
-from dagster_versioned.errors import InvalidInput, ObjectNotFound
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -19,14 +19,7 @@ DATOM_SCHEMA_VERSION = 2
 
 def recorded_project(data: ObjectStore) -> str | None:
     """The name of the project that a data folder belongs to, as its manifest records it; ``None`` where it has none."""
-    try:
-        manifest = data.get(MANIFEST_KEY)
-    except ObjectNotFound:
-        return None
-    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it says nothing
-        name = orjson.loads(manifest).get("project_name")
-        return name if isinstance(name, str) else None
-    return None
+    return _parse(read_if_any(data, MANIFEST_KEY))[0]
 
 
 def record_project(data: ObjectStore, before: str, after: str) -> None:
@@ -66,15 +59,21 @@ def encode_manifest(project: str, artifacts: Mapping[str, Any]) -> bytes:
 
 def parse_manifest(data: bytes | None, project: str) -> tuple[str, dict[str, Any]]:
     """The project and artifacts of the stored manifest; the name that is recorded stays, whoever publishes."""
-    artifacts, recorded = None, None
-    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
-        manifest: dict[str, Any] = orjson.loads(data) if data else {}
-        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
-    if isinstance(recorded, str) and recorded != project:
+    recorded, artifacts = _parse(data)
+    if recorded is not None and recorded != project:
         logger.warning(
             "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
             recorded,
             project,
         )
-    name = recorded if isinstance(recorded, str) else project
-    return name, cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {}
+    return project if recorded is None else recorded, artifacts
+
+
+def _parse(data: bytes | None) -> tuple[str | None, dict[str, Any]]:
+    """The name and the artifacts that are recorded; none in a manifest that cannot be read, which is derived."""
+    name, artifacts = None, None
+    with suppress(ValueError, AttributeError):
+        manifest: dict[str, Any] = orjson.loads(data or b"{}")
+        name, artifacts = manifest.get("project_name"), manifest.get("artifacts")
+    known = cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {}
+    return name if isinstance(name, str) else None, known

@@ -15,20 +15,13 @@ from pydantic import ValidationError
 from dagster_versioned.delta.actions import Members
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.engines.parts import Part, RowsSummary
-from dagster_versioned.errors import (
-    IntegrityError,
-    InvalidInput,
-    LogCorrupt,
-    ObjectNotFound,
-    VersionedError,
-    VersionNotFound,
-)
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import RowOrder, Run, VersionEntry, data_sha
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, parse_object, update_document
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import part_key, recorded_rows
@@ -195,46 +188,48 @@ class ParkedDraft:
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """Parse a stored draft. Raises `IntegrityError` where it is none, or not the one of its name."""
         try:
-            raw = Members({"parked": orjson.loads(data)}, key).members("parked")
-            own = raw.members("draft")
-            versions = tuple(_version(object_) for object_ in own.objects("versions"))
-            run = versions[0].entry.facts.run if versions else None
-            standing = raw.text("standing")
-            if raw.integer("schema_version") != 1 or run is None or standing not in get_args(Standing):
-                raise ValueError("its schema_version is not 1, it is of no run, or stands in no known way")
-            options, partitioning = own.members("options").value, own.value.get("partitioning")
-            published = {
-                object_.optional_text("partition"): object_.text("version") for object_ in raw.objects("published")
-            }
-            draft = cls(
-                table_name(own.text("table")),
-                run,
-                own.optional_text("backfill"),
-                own.text("parked_at"),
-                own.optional_text("author"),
-                TableOptions.model_validate(options),
-                None if partitioning is None else Partitioning.parse(partitioning),
-                versions,
-                own.texts("upon"),
-                own.optional_integer("log_version"),
-                cast("Standing", standing),
-                raw.optional_text("why"),
-                raw.optional_text("closed_at"),
-                raw.optional_text("by"),
-                published,
-            )
-            if draft.key != key or own.value != orjson.loads(encode(draft._parked_json())):
+            raw = parse_object(data, key, "parked")
+            draft = cls._parse(raw)
+            if draft.key != key or raw.value["draft"] != orjson.loads(encode(draft._parked_json())):
                 raise ValueError(f"it is not the one of its name, or has members that are not known: {draft.key}")
-            for moment in (draft.parked_at, *([draft.closed_at] if draft.closed_at else [])):
-                if datetime.fromisoformat(moment).tzinfo is None:
-                    raise ValueError("its time has no zone")
-            if not all(map(_SHA.fullmatch, published.values())) or len(set(draft.partitions)) < len(versions):
-                raise ValueError("a version has no SHA, or is there twice")
-        except (ValueError, TypeError, KeyError, LogCorrupt, ValidationError, VersionedError) as error:
+        except (ValueError, TypeError, KeyError, ValidationError, VersionedError) as error:
             raise IntegrityError(
                 f"The parked draft {key} cannot be read ({error}). It is not published, and the table is as it was. "
                 "Run its step again; `dagster-versioned vacuum` of its table takes the document away in time."
             ) from error
+        return draft
+
+    @classmethod
+    def _parse(cls, raw: Members) -> Self:
+        own = raw.members("draft")
+        versions = tuple(_version(object_) for object_ in own.objects("versions"))
+        run = versions[0].entry.facts.run if versions else None
+        standing = raw.text("standing")
+        if raw.integer("schema_version") != 1 or run is None or standing not in get_args(Standing):
+            raise ValueError("its schema_version is not 1, it is of no run, or stands in no known way")
+        options, partitioning = own.members("options").value, own.value.get("partitioning")
+        published = {each.optional_text("partition"): each.text("version") for each in raw.objects("published")}
+        draft = cls(
+            table_name(own.text("table")),
+            run,
+            own.optional_text("backfill"),
+            own.text("parked_at"),
+            own.optional_text("author"),
+            TableOptions.model_validate(options),
+            Partitioning.parse(partitioning),
+            versions,
+            own.texts("upon"),
+            own.optional_integer("log_version"),
+            cast("Standing", standing),
+            raw.optional_text("why"),
+            raw.optional_text("closed_at"),
+            raw.optional_text("by"),
+            published,
+        )
+        if any(datetime.fromisoformat(time).tzinfo is None for time in (draft.parked_at, draft.closed_at) if time):
+            raise ValueError("its time has no zone")
+        if not all(map(_SHA.fullmatch, published.values())) or len(set(draft.partitions)) < len(versions):
+            raise ValueError("a version has no SHA, or is there twice")
         return draft
 
 
@@ -255,31 +250,17 @@ def drafts_of(data: ObjectStore, table: str, runs: Sequence[str], backfill: str 
     Raises `IntegrityError` where one of them cannot be read.
     """
     wanted, shared = {hidden(run) for run in runs}, None if backfill is None else hidden(backfill)
-    found: list[ParkedDraft] = []
-    for info in draft_keys(data, table):
-        named = _NAME.fullmatch(info.key.rpartition("/")[2])
-        if named is None or not (named[1] in wanted or named[2] == shared):
-            continue
-        try:
-            found.append(ParkedDraft.from_bytes(data.get(info.key), info.key))
-        except ObjectNotFound:
-            continue  # it was collected since
-    return sorted(found, key=lambda draft: (draft.parked_at, draft.id))
+    names = [(info, info.key.rpartition("/")[2].split(".")) for info in draft_keys(data, table)]
+    named = (info for info, (run, other, *_) in names if run in wanted or other == shared)
+    return _in_order(_require_drafts(data, named))
 
 
 def read_drafts(data: ObjectStore, table: str | None = None) -> tuple[list[ParkedDraft], list[IntegrityError]]:
     """All drafts of a project, or of a table, in the order in which they were parked, and what is wrong with those
     that are none."""
-    found: list[ParkedDraft] = []
-    wrong: list[IntegrityError] = []
-    for info in draft_keys(data, table):
-        try:
-            found.append(ParkedDraft.from_bytes(data.get(info.key), info.key))
-        except ObjectNotFound:
-            continue
-        except IntegrityError as error:
-            wrong.append(error)
-    return sorted(found, key=lambda draft: (draft.parked_at, draft.id)), wrong
+    read = [draft for _, draft in _read(data, draft_keys(data, table))]
+    found = _in_order(draft for draft in read if isinstance(draft, ParkedDraft))
+    return found, [error for error in read if isinstance(error, IntegrityError)]
 
 
 def awaited(drafts: Iterable[ParkedDraft]) -> list[ParkedDraft]:
@@ -306,13 +287,8 @@ def awaited(drafts: Iterable[ParkedDraft]) -> list[ParkedDraft]:
 
 def drafts_by_id(data: ObjectStore, ids: Collection[str]) -> dict[str, ParkedDraft]:
     """Those of these drafts that are there and can be read; no other document is."""
-    found: dict[str, ParkedDraft] = {}
-    for info in draft_keys(data) if ids else ():
-        named = info.key.rpartition(".json")[0][-32:]
-        if named in ids:
-            with suppress(ObjectNotFound, IntegrityError):
-                found[named] = ParkedDraft.from_bytes(data.get(info.key), info.key)
-    return found
+    named = (info for info in draft_keys(data) if info.key.removesuffix(".json")[-32:] in ids)
+    return {draft.id: draft for _, draft in _read(data, named if ids else ()) if isinstance(draft, ParkedDraft)}
 
 
 def find_draft(data: ObjectStore, prefix: str) -> ParkedDraft:
@@ -331,11 +307,7 @@ def living_of(data: ObjectStore, table: str) -> list[ParkedDraft]:
 
     Raises `IntegrityError` where one cannot be read.
     """
-    found: list[ParkedDraft] = []
-    for info in draft_keys(data, table):
-        with suppress(ObjectNotFound):
-            found.append(ParkedDraft.from_bytes(data.get(info.key), info.key))
-    return [draft for draft in found if draft.is_living]
+    return [draft for draft in _require_drafts(data, draft_keys(data, table)) if draft.is_living]
 
 
 def refuse_parked(
@@ -358,22 +330,16 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
 
     One that is closed is needed as long as a draft waits that was built from it.
     """
-    found: list[ObjectInfo] = []
     upon = {earlier for draft in read_drafts(data)[0] if draft.is_living for earlier in draft.upon}
-    for info in draft_keys(data, table):
-        try:
-            draft = ParkedDraft.from_bytes(data.get(info.key), info.key)
-        except ObjectNotFound:
-            continue
-        except IntegrityError:
-            since = info.modified
-        else:
-            since = datetime.fromisoformat(draft.closed_at) if draft.closed_at else None
-            if draft.id in upon if draft.closed_at else not draft.is_old:
-                continue
-        if since is None or since < before:
-            found.append(info)
-    return found
+
+    def is_needed(info: ObjectInfo, draft: ParkedDraft | IntegrityError) -> bool:
+        if isinstance(draft, IntegrityError):
+            return info.modified >= before
+        if draft.closed_at is None:
+            return not draft.is_old
+        return draft.id in upon or datetime.fromisoformat(draft.closed_at) >= before
+
+    return [info for info, draft in _read(data, draft_keys(data, table)) if not is_needed(info, draft)]
 
 
 def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
@@ -418,6 +384,31 @@ def settle(data: ObjectStore, draft: ParkedDraft, **changes: Any) -> ParkedDraft
 
     update_document(data, draft.key, change)
     return stored
+
+
+def _read(
+    data: ObjectStore, infos: Iterable[ObjectInfo]
+) -> Iterator[tuple[ObjectInfo, "ParkedDraft | IntegrityError"]]:
+    """The drafts of a listing, or what is wrong with them, without those that were collected since."""
+    for info in infos:
+        try:
+            yield info, ParkedDraft.from_bytes(data.get(info.key), info.key)
+        except ObjectNotFound:
+            continue
+        except IntegrityError as error:
+            yield info, error
+
+
+def _require_drafts(data: ObjectStore, infos: Iterable[ObjectInfo]) -> Iterator[ParkedDraft]:
+    """The drafts of a listing. Raises `IntegrityError` where one cannot be read."""
+    for _, draft in _read(data, infos):
+        if isinstance(draft, IntegrityError):
+            raise draft
+        yield draft
+
+
+def _in_order(drafts: Iterable[ParkedDraft]) -> list[ParkedDraft]:
+    return sorted(drafts, key=lambda draft: (draft.parked_at, draft.id))
 
 
 def _version(raw: Members) -> ParkedVersion:

@@ -31,6 +31,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import version_index
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
+from dagster_versioned.tables.document import read_if_any
 from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments, was_made_again
 from dagster_versioned.tables.documents.head import (
     HeadDocument,
@@ -112,6 +113,12 @@ class Publisher:
             before = self._publish_head(state, -1, ahead=stored, is_owed=True)
             if before.log_version <= state.log_version or before == stored:
                 break  # else somebody else was faster, and the head does not say that anything is owed
+        self._rebuild_others(state, commits)
+        self._publish_head(state, -1)
+        if (newest := cache.existing_state()).log_version > state.log_version:
+            self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
+
+    def _rebuild_others(self, state: TableState, commits: Sequence[Commit]) -> None:
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         if self._datom is not None:
             self._datom.rebuild(state.history)
@@ -119,16 +126,10 @@ class Publisher:
         self._publish_ref(state)
         self._store.delete([key for file in self.misleading(commits) for key in file.keys])
         for key, data in self.checkpoints(commits):
-            if self._stored(key) != data:
-                self._store.put(key, data)
-        for at, records in segments(state.history):
-            data = index_bytes(records)
-            if at > self._forked_at and self._stored(index_key(at)) != data:
-                self._store.put(index_key(at), data)
+            self._put_unless_there(key, data)
+        for at, records in self._own_segments(state.history):
+            self._put_unless_there(index_key(at), index_bytes(records))
         self._store.delete(self.extra_indexes(state))
-        self._publish_head(state, -1)
-        if (newest := cache.existing_state()).log_version > state.log_version:
-            self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
 
     def note_git_commits(self, commits: Mapping[str, str]) -> None:
         """Let datom's history name, by ``metadata_sha``, the commit of a git mirror that recorded a version first."""
@@ -142,7 +143,7 @@ class Publisher:
 
     def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
         """The checkpoints, and what names the last of them, by key below the table's folder."""
-        found = [checkpoint for checkpoint in _checkpoints(commits) if checkpoint.version > self._forked_at]
+        found = list(self._own_checkpoints(commits))
         yield from ((checkpoint_key(checkpoint.version), checkpoint.noted) for checkpoint in found)
         if found and not self._names_foreign(found[-1].version):
             yield LAST_CHECKPOINT_KEY, found[-1].hint
@@ -155,9 +156,7 @@ class Publisher:
         """
         hints: list[bytes] = []
         last, named = 0, last_checkpoint_version(self._store)
-        for checkpoint in _checkpoints(commits):
-            if checkpoint.version <= self._forked_at:
-                continue
+        for checkpoint in self._own_checkpoints(commits):
             last = checkpoint.version
             yield checkpoint_key(checkpoint.version), checkpoint.check(may_lack=named != checkpoint.version)
             if (size := self._size(checkpoint_key(checkpoint.version))) is not None:
@@ -198,12 +197,16 @@ class Publisher:
         checks = {} if self._datom is None else self._datom.checks(state.history)
         if (end := chain_head(state.snapshot)) is not None and state.log_version > self._forked_at:
             checks[REF_KEY] = _is(end.head.encode())
-        end = state.log_version
         return checks | {
-            index_key(at): _holds(records, may_lack=at == end)
-            for at, records in segments(state.history)
-            if at > self._forked_at
+            index_key(at): _holds(records, may_lack=at == state.log_version)
+            for at, records in self._own_segments(state.history)
         }
+
+    def _own_checkpoints(self, commits: Sequence[Commit]) -> Iterator["_CheckpointBytes"]:
+        return (checkpoint for checkpoint in _checkpoints(commits) if checkpoint.version > self._forked_at)
+
+    def _own_segments(self, history: History) -> Iterator[tuple[int, Sequence[CommitRecord]]]:
+        return ((at, records) for at, records in segments(history) if at > self._forked_at)
 
     def _publish_head(
         self, state: TableState, since: int, *, is_owed: bool = False, ahead: HeadDocument | None = None
@@ -260,11 +263,9 @@ class Publisher:
             # In one file: its name does not depend on its bytes, which do on the release of pyarrow.
             write_checkpoint(self._store, snapshot, note_of(history), is_newest=True, in_one_file=True)
 
-    def _stored(self, key: str) -> bytes | None:
-        try:
-            return self._store.get(key)
-        except ObjectNotFound:
-            return None
+    def _put_unless_there(self, key: str, data: bytes) -> None:
+        if read_if_any(self._store, key) != data:
+            self._store.put(key, data)
 
     def _size(self, key: str) -> int | None:
         try:

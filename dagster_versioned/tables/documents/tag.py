@@ -2,18 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Self
-
-import orjson
+from typing import Any, Self
 
 from dagster_versioned.delta.actions import Members
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, check_tag_name, is_tag_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode, is_dropped, read_document
+from dagster_versioned.tables.document import encode, is_dropped, parse_object, read_document
 from dagster_versioned.tables.history import History
 
 TAGS_FOLDER = ".metadata/tags/"
@@ -69,10 +67,6 @@ class Tag:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys."""
-        tables = {
-            str(name): {"log_version": table.log_version, "commit_sha256": table.commit_sha256}
-            for name, table in self.tables.items()
-        }
         return encode(
             {
                 "schema_version": 1,
@@ -80,7 +74,7 @@ class Tag:
                 "created": self.created,
                 "by": self.by,
                 "why": self.why,
-                "tables": tables,
+                "tables": tables_json(self.tables),
             }
         )
 
@@ -89,15 +83,9 @@ class Tag:
         """Parse the stored document of the tag of a name. Raises `IntegrityError` where it is none."""
         key = tag_key(name)
         try:
-            raw = Members({"tag": orjson.loads(data)}, key).members("tag")
-            tables = raw.members("tables")
-            tag = cls(
-                raw.text("name"),
-                raw.text("created"),
-                raw.optional_text("by"),
-                raw.optional_text("why"),
-                {table_name(name): tagged_table(tables.members(name)) for name in tables.value},
-            )
+            raw = parse_object(data, key, "tag")
+            by, why = raw.optional_text("by"), raw.optional_text("why")
+            tag = cls(raw.text("name"), raw.text("created"), by, why, parse_tables(raw))
             if raw.integer("schema_version") != 1 or tag.name != name or tag.at.utcoffset() != timedelta(0):
                 raise ValueError("its schema_version is not 1, its name another one, or its time not UTC")
         except (ValueError, LogCorrupt, InvalidName) as error:
@@ -154,9 +142,24 @@ def tag_names(data: ObjectStore) -> Iterator[str]:
             yield name
 
 
-def tagged_table(raw: Members) -> TaggedTable:
-    """Parse a table of a stored tag. Raises `LogCorrupt`, and `ValueError` where its SHA-256 is none."""
+def tables_json(tables: Mapping[TableName, TaggedTable]) -> dict[str, Any]:
+    """The ``tables`` of a stored document."""
+    return {str(name): asdict(table) for name, table in tables.items()}
+
+
+def parse_tables(raw: Members) -> dict[TableName, TaggedTable]:
+    """Those of a document. Raises `LogCorrupt`, `InvalidName`, and `ValueError` where the SHA-256 of one is none."""
+    tables = raw.members("tables")
+    return {table_name(name): _parse_table(tables.members(name)) for name in tables.value}
+
+
+def _parse_table(raw: Members) -> TaggedTable:
+    return TaggedTable(log_version=raw.count("log_version"), commit_sha256=commit_sha256_in(raw))
+
+
+def commit_sha256_in(raw: Members) -> str:
+    """The commit that a table of a document stands at. Raises `LogCorrupt`, `ValueError`."""
     sha = raw.text("commit_sha256")
     if not _SHA.fullmatch(sha):
         raise ValueError("a commit's SHA-256 is not one")
-    return TaggedTable(raw.count("log_version"), sha)
+    return sha

@@ -14,11 +14,11 @@ from dagster_versioned.delta.actions import Members
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt
 from dagster_versioned.identity.names import TableName, check_environment_name, check_project_name, table_name
 from dagster_versioned.storage.overlay import Owner
-from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.document import encode, parse_object
 from dagster_versioned.tables.documents.head import HeadDocument, head_key
+from dagster_versioned.tables.documents.tag import commit_sha256_in
 from dagster_versioned.tables.environment.table_fork import TableFork
 
-_SHA = re.compile(r"[0-9a-f]{64}")
 _GENERATION = re.compile(r"[0-9a-f]{12}")
 
 
@@ -118,7 +118,7 @@ class Fork:
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """Parse a stored fork. Raises `IntegrityError` where it is none."""
         try:
-            raw = Members({"fork": orjson.loads(data)}, key).members("fork")
+            raw = parse_object(data, key, "fork")
             tables = raw.members("tables")
             fork = cls(
                 check_environment_name(raw.text("environment")),
@@ -163,9 +163,7 @@ def unreadable(key: str, error: Exception) -> IntegrityError:
 
 
 def _table(raw: Members, key: str) -> ForkedTable:
-    sha = raw.text("commit_sha256")
-    if not _SHA.fullmatch(sha):
-        raise ValueError("a commit's SHA-256 is not one")
+    sha = commit_sha256_in(raw)
     head = HeadDocument.from_bytes(encode(raw.members("head").value), key)
     version = raw.integer("log_version")
     if version < 0 or head.log_version != version or head.pending is not None:

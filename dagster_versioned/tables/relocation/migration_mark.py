@@ -11,10 +11,10 @@ from typing import Any, Literal, Self, cast
 import orjson
 
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.errors import GovernanceError, InvalidInput, ObjectNotFound, ProjectMoved
+from dagster_versioned.errors import GovernanceError, InvalidInput, ProjectMoved
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import encode, read_if_any, update_document
 
 MARK_KEY = ".metadata/migration.json"
 """Where the mark lies, below a project's data folder."""
@@ -70,10 +70,8 @@ class MigrationMark:
 
 def read_mark(data: ObjectStore) -> MigrationMark | None:
     """The mark of a project's data folder, or ``None``. Raises `GovernanceError` where it cannot be read."""
-    try:
-        return MigrationMark.from_bytes(data.get(MARK_KEY), data.uri)
-    except ObjectNotFound:
-        return None
+    stored = read_if_any(data, MARK_KEY)
+    return None if stored is None else MigrationMark.from_bytes(stored, data.uri)
 
 
 def put_mark(data: ObjectStore, mark: MigrationMark) -> None:
@@ -83,10 +81,10 @@ def put_mark(data: ObjectStore, mark: MigrationMark) -> None:
     """
 
     def change(old: bytes | None) -> bytes | None:
-        known = MigrationMark.from_bytes(old, data.uri) if old is not None else None
-        if known is None:
+        if old is None:
             return mark.to_bytes()
-        if known.id == mark.id and known.state == mark.state:
+        known = MigrationMark.from_bytes(old, data.uri)
+        if (known.id, known.state) == (mark.id, mark.state):
             return None
         if known.id == mark.id or known.state == "arriving":
             raise GovernanceError(

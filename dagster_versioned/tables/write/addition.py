@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.actions import Add, DeletionVector
 from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
@@ -65,12 +65,10 @@ class Addition(PendingWrite):
         )
 
     def _rows(self) -> Any:
-        """The frame."""
         return self._frame
 
     @property
     def _given(self) -> RowsSummary:
-        """What the frame says."""
         if self._measured is None:
             self._measured = self._engine.measure(self._rows(), self._schema)
         return self._measured
@@ -141,16 +139,9 @@ class Addition(PendingWrite):
         self.added = AddedRows(self._mode, self._given.digest.text, *counts)
         vectors = named_by_content(upsert.deleted)
         self.vector_files = vectors.files
-        rows = {file.key: file.num_records for file in scan.files}
-
-        def without_deleted(add: Add) -> Add:
-            if add.key not in vectors.vectors:
-                return add
-            vector, sha = vectors.vectors[add.key]
-            marked = with_vector(add, vector, rows[add.key] or 0)
-            return replace(marked, tags={**(add.tags or {}), VECTOR_TAG: sha})
-
-        return tuple(without_deleted(add) for add in base.parts if add.key not in upsert.replaced)
+        rows = {file.key: file.num_records or 0 for file in scan.files}
+        kept = [add for add in base.parts if add.key not in upsert.replaced]
+        return tuple(_without_rows(add, vectors.vectors.get(add.key), rows[add.key]) for add in kept)
 
     @staticmethod
     def _switches(base: HeadParts) -> tuple[bool, ...]:
@@ -195,6 +186,15 @@ def contents_of(head: Version | None, scan: Scan, engine: Engine) -> RowsSummary
         return RowsSummary(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
     with engine.pinned(engine.read(scan)) as rows:
         return engine.measure(rows, scan.schema)
+
+
+def _without_rows(add: Add, named: tuple[DeletionVector, str] | None, num_records: int) -> Add:
+    """A part without the rows that a deletion vector, named by its SHA-256, takes from it."""
+    if named is None:
+        return add
+    vector, sha = named
+    marked = with_vector(add, vector, num_records)
+    return replace(marked, tags={**(add.tags or {}), VECTOR_TAG: sha})
 
 
 def _require_own(base: HeadParts) -> None:

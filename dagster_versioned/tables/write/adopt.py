@@ -9,15 +9,17 @@ from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TAG, next_ordinal
+from dagster_versioned.engines.parts import RowsSummary
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, created_at_text, data_sha
+from dagster_versioned.identity.version import Facts, VersionEntry, created_at_text, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_foreign_rules
+from dagster_versioned.tables.write.pending import VersionDescription
 from dagster_versioned.tables.write.table_actions import table_actions, version_domain
 
 
@@ -50,43 +52,22 @@ class Adoption:
             )
         if head is not None and history.foreign_since(head.log_version) is None:
             return None
-        schema = state.snapshot.schema.all_nullable()
-        digest = BagDigest(schema_to_arrow(schema))
-        parts = parts_of(state.snapshot)
-        # A part of ours has its number in its bytes as well, so that equal rows, added again, are another file.
-        first = next_ordinal(add for add in parts if ORDINAL_TAG in (add.tags or {}))
-        nulls = [0] * len(schema.fields)
-        adds = [
-            replace(
-                self._tagged(add, first + place, self._read(add, schema, digest, nulls)),
-                data_change=False,
-                modification_time=timestamp,
-            )
-            for place, add in enumerate(parts)
-        ]
+        adds, contents = self._read_all(state, timestamp)
         shas = [known_line(add) for add in adds]
-        rows = digest.finish()
-        known = head.identity.asset_key if head else self._asset_key
-        identity = Identity(
-            asset_key=known,
-            table_type="imported",
-            data_sha=data_sha(shas, "ignored"),
-            nrow=rows.nrow,
-            schema=schema.to_json(),
-            message=self._message,
-        )
+        asset_key = head.identity.asset_key if head else self._asset_key
+        described = VersionDescription(tuple(asset_key), "imported", message=self._message)
         facts = Facts(
             created_at=created_at_text(timestamp),
             writer=WRITER,
             size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
-            digest=rows.text,
+            digest=contents.digest.text,
             parquet_sha=shas[0] if len(shas) == 1 and adds[0].deletion_vector is None else None,
             previous=head.metadata_sha if head else None,
             author=self._by,
-            null_counts=tuple(nulls),
+            null_counts=contents.null_counts,
         )
-        entry = VersionEntry.of(identity, facts, "full")
+        entry = VersionEntry.of(described.identity(None, contents, data_sha(shas, "ignored")), facts, "full")
         record = TableRecord.of(state.snapshot)
         return CommitDraft(
             operation="ADOPT",
@@ -98,6 +79,21 @@ class Adoption:
             ],
             info={"versions": [entry.to_json()]},
         )
+
+    def _read_all(self, state: TableState, timestamp: int) -> tuple[list[Add], RowsSummary]:
+        """The table's parts, with tags that say which files they are, and what their rows say."""
+        schema = state.snapshot.schema.all_nullable()
+        digest, nulls = BagDigest(schema_to_arrow(schema)), [0] * len(schema.fields)
+        parts = parts_of(state.snapshot)
+        # A part of ours has its number in its bytes as well, so that equal rows, added again, are another file.
+        first = next_ordinal(add for add in parts if ORDINAL_TAG in (add.tags or {}))
+        tagged = [
+            self._tagged(add, ordinal, self._read(add, schema, digest, nulls))
+            for ordinal, add in enumerate(parts, first)
+        ]
+        adds = [replace(add, data_change=False, modification_time=timestamp) for add in tagged]
+        rows = digest.finish()
+        return adds, RowsSummary(schema, rows.nrow, tuple(nulls), rows)
 
     def _read(self, add: Add, schema: StructType, digest: BagDigest, nulls: list[int]) -> str:
         """Add a part's rows to the digest; returns the SHA-256 of its bytes."""

@@ -8,10 +8,12 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import LogCorrupt, VersionNotFound
 from dagster_versioned.tables.computations import made_under
+from dagster_versioned.tables.configuration import configuration
+from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import missing_parts, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite
+from dagster_versioned.tables.write.pending import HeadParts, OpenComputation, PendingWrite
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -29,22 +31,24 @@ class WriteBase:
         self._columns = set(columns)
         self._partitions = [pending.partition for pending in writes]
         self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
-        history = state.history if state else History([])
-        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
-        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
-        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        self._history = state.history if state else History([])
+        self._recent = self._history.recent_of(self._partitions, REUSE_WINDOW)
         candidates = [adds for pending in writes if (adds := next(self._equal(pending), None)) is not None]
         self._looked_at = {add.identity for adds in candidates for add in adds}
         self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
 
-    def parts(self, partition: str | None) -> tuple[Add, ...]:
-        """The parts of a partition's head."""
-        return () if self._state is None else self._parts_at(self._state.log_version, partition)
-
-    def foreign(self, head: Version | None) -> Version | None:
-        """The last foreign commit with file actions since a head."""
-        found = self._foreign
-        return found if head is not None and found is not None and found.log_version > head.log_version else None
+    def onto(self, partition: str | None, properties: Mapping[str, str]) -> HeadParts:
+        """What a pending write of a partition meets, once the table has these properties."""
+        if self._state is None:
+            return HeadParts(None, (), None, configuration(None, properties, None))
+        snapshot, head = self._state.snapshot, self._history.heads.get(partition)
+        return HeadParts(
+            head,
+            self._parts_at(snapshot.version, partition),
+            None if head is None else self._history.foreign_since(head.log_version),
+            configuration(snapshot.metadata, properties, None),
+            snapshot.domains.get(held_domain(partition)),
+        )
 
     def made_by(self, computing: OpenComputation, partition: str | None) -> list[Version]:
         """The versions that a computation is known to have made before, among them those of other runs just now."""
@@ -91,7 +95,7 @@ class WriteBase:
     def _parts_of(self, version: Version) -> tuple[Add, ...] | None:
         """The parts of a version; ``None`` where the log does not have them all."""
         assert self._state is not None
-        is_head = version == self._state.history.heads.get(version.partition)
+        is_head = version == self._history.heads.get(version.partition)
         try:
             adds = self._parts_at(self._state.log_version if is_head else version.log_version, version.partition)
         except (LogCorrupt, VersionNotFound):  # other writers clean old commits up: it is written anew

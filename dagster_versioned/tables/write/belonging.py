@@ -3,7 +3,7 @@
 What would mix two of them under one name is refused, with the way out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName
@@ -76,7 +76,7 @@ def _check_asset(taken: WriteTarget, record: TableRecord, state: TableState) -> 
 def _check_partitions(taken: WriteTarget, record: TableRecord, state: TableState) -> None:
     keys = [key for key in taken.partitions if key is not None]
     heads = state.history.heads
-    had = record.partitioning is not None or any(key is not None for key in heads)
+    had = record.partitioning is not None or state.history.is_partitioned
     if bool(keys) != had and (heads or had):
         now, before = ("partitions", "a whole table") if keys else ("a whole table", "partitions")
         raise InvalidInput(
@@ -91,19 +91,20 @@ def _check_partitions(taken: WriteTarget, record: TableRecord, state: TableState
             "Another program added files to the table that belong to no partition, so partition "
             f"{keys[0]!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
         )
-    known, given = record.partitioning, taken.partitioning
+    if how := _overlap(record.partitioning, taken.partitioning, keys, heads):
+        raise InvalidInput(
+            f"Partition {shown(keys)} of {taken.name} would overlap others, so that rows would be in the table twice: "
+            f"{how}. Nothing was written. Restore the partitions definition of the table, turn the rows that are there "
+            f"into partitions of the new one (`dagster-versioned repartition {taken.name}`), or begin anew "
+            f"(`dagster-versioned drop {taken.name}`)."
+        )
+
+
+def _overlap(
+    known: Partitioning | None, given: Partitioning | None, keys: Sequence[str], heads: Iterable[str | None]
+) -> str | None:
+    """How partitions of these keys are not the table's; ``None`` where they are, as far as that is known."""
     if given is not None:
-        if how := difference(known, given, heads, "this write"):
-            raise _overlap(taken, how)
-    elif known is not None and (strange := known.unknown_keys(keys)):
-        raise _overlap(taken, f"its partitions are {known}, and {shown(strange)} is none of them")
-
-
-def _overlap(taken: WriteTarget, how: str) -> InvalidInput:
-    keys = shown([key for key in taken.partitions if key is not None])
-    return InvalidInput(
-        f"Partition {keys} of {taken.name} would overlap others, so that rows would be in the table twice: {how}. "
-        "Nothing was written. Restore the partitions definition of the table, turn the rows that are there into "
-        f"partitions of the new one (`dagster-versioned repartition {taken.name}`), or begin anew "
-        f"(`dagster-versioned drop {taken.name}`)."
-    )
+        return difference(known, given, heads, "this write")
+    strange = known.unknown_keys(keys) if known is not None else []
+    return f"its partitions are {known}, and {shown(strange)} is none of them" if strange else None

@@ -50,27 +50,32 @@ def with_clustering_statistics(
     Those are the files that it adds, and, where the columns change, those that stay. Raises what `with_statistics`
     does.
     """
-    change = next(
-        (action for action in actions if isinstance(action, DomainMetadata) and action.domain == DOMAIN), None
-    )
-    if change is not None and change.removed:
+    changes = {action.domain: action for action in actions if isinstance(action, DomainMetadata)}
+    change = changes.get(DOMAIN)
+    clustering = change.configuration if change is not None else None if table is None else table.domains.get(DOMAIN)
+    if clustering is None or (change is not None and change.removed):
         return actions
-    domains = {DOMAIN: change.configuration} if change is not None else table.domains if table is not None else {}
-    if DOMAIN not in domains:
-        return actions
-    metadata = next((action for action in actions if isinstance(action, Metadata)), table.metadata if table else None)
-    assert metadata is not None  # a commit that creates a table has its metadata
-    schema = parse_schema(metadata.schema_string)
-    paths = clustering_columns(domains, schema, "none")
-    added = [action for action in actions if isinstance(action, Add)]
-    named = {action.identity for action in actions if isinstance(action, Add | Remove)}
-    live = table.adds() if table is not None and change is not None else ()
-    again = with_statistics(store, schema, "none", paths, [file for file in live if file.identity not in named])
-    restated = {statistic.identity: statistic for statistic in with_statistics(store, schema, "none", paths, added)}
+    schema = _schema_after(table, actions)
+    paths = clustering_columns({DOMAIN: clustering}, schema, "none")
+    staying = _staying(table, actions) if table is not None and DOMAIN in changes else []
+    again = with_statistics(store, schema, "none", paths, staying)
+    added = with_statistics(store, schema, "none", paths, [action for action in actions if isinstance(action, Add)])
+    restated = {file.identity: file for file in added}
     return [
         *(restated.get(action.identity, action) if isinstance(action, Add) else action for action in actions),
         *(replace(file, data_change=False) for file in again),
     ]
+
+
+def _schema_after(table: Snapshot | None, actions: Sequence[Action]) -> StructType:
+    metadata = next((action for action in actions if isinstance(action, Metadata)), table.metadata if table else None)
+    assert metadata is not None  # a commit that creates a table has its metadata
+    return parse_schema(metadata.schema_string)
+
+
+def _staying(table: Snapshot, actions: Sequence[Action]) -> list[Add]:
+    named = {action.identity for action in actions if isinstance(action, Add | Remove)}
+    return [file for file in table.adds() if file.identity not in named]
 
 
 def _is_clusterable(schema: StructType, path: tuple[str, ...]) -> bool:

@@ -29,27 +29,28 @@ def with_column_rules(table: Snapshot, schema: StructType, versions: Iterable[Nu
     NOT NULL, and `UnsupportedFeature` where a field within a column is.
     """
     # What is inside of lists and maps may be null in every version, and with their types in the table's schema.
-    required = [
-        path for path in WriteRules.of_snapshot(table).not_null if not any(isinstance(step, Inside) for step in path)
-    ]
-    for path in required:
-        if len(path) > 1 and path[0] in schema.names:
-            raise UnsupportedFeature(
-                f"Column {path[0]!r} of the table holds the NOT NULL field {'.'.join(path)!r}, by another program, and "
-                "versions do not count the nulls within columns. Nothing was written. Take the rule away with that "
-                "program."
-            )
-    never_null = [path[0] for path in required if path[0] in schema.names]
+    rules = [path for path in WriteRules.of_snapshot(table).not_null if path[0] in schema.names]
+    required = [path for path in rules if not any(isinstance(step, Inside) for step in path)]
+    if nested := next((path for path in required if len(path) > 1), None):
+        raise UnsupportedFeature(
+            f"Column {nested[0]!r} of the table holds the NOT NULL field {'.'.join(nested)!r}, by another program, and "
+            "versions do not count the nulls within columns. Nothing was written. Take the rule away with that "
+            "program."
+        )
+    _refuse_nulls([name for name, *_ in required], versions)
+    known = {member.name: member for member in table.schema.fields}
+    return StructType(tuple(_kept(known.get(member.name, member), member) for member in schema.fields))
+
+
+def _refuse_nulls(names: Sequence[str], versions: Iterable[NullCounts]) -> None:
     for columns, null_counts, nrow in versions:
         counts = dict(zip(columns.names, null_counts, strict=True))
-        for name in never_null:
+        for name in names:
             if nulls := counts.get(name, nrow):  # who has not the column is null in it
                 raise InvalidInput(
                     f"Column {name!r} of the table is NOT NULL, by another program, and is null in {nulls} rows. "
                     "Nothing was written. Correct the rows, or take the rule away with that program."
                 )
-    known = {member.name: member for member in table.schema.fields}
-    return StructType(tuple(_kept(known.get(member.name, member), member) for member in schema.fields))
 
 
 def require_values(table: Snapshot, schema: StructType, written: Iterable[StructType]) -> None:

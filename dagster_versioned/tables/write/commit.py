@@ -24,7 +24,7 @@ from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import refuse_features
 from dagster_versioned.tables.history import MEMBER, Collection, History
-from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.state import StateCache, TableState, next_version
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.clustering import with_clustering_statistics
 from dagster_versioned.tables.write.column_rules import require_rules
@@ -149,16 +149,9 @@ def commit(
                 return None
             state, is_newest = newer, True
             continue
-        version = 0 if state is None else state.log_version + 1
         if drafted.announces:
-            announce(version)
-        transaction = Transaction(
-            read=state.snapshot if state else None,
-            actions=with_clustering_statistics(store, state.snapshot if state else None, drafted.actions),
-            operation=drafted.operation,
-            operation_parameters=drafted.parameters,
-            commit_info=_commit_info(drafted, state, timestamp),
-        )
+            announce(next_version(state))
+        transaction = _transaction(store, state, drafted, timestamp)
         _check_rules(store, transaction)
         match transaction.attempt(store):
             case Committed(commit=made):
@@ -201,14 +194,13 @@ def refuse_collected(keys: Set[str], history: History) -> None:
 
 def _put_all(staged: Sequence[StagedFiles], history: History) -> None:
     """Put files: those of several partitions at once."""
-    if len(staged) < 2:
-        for files in staged:
-            files.put(history)
-        return
-    with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
-        running = [pool.submit(files.put, history) for files in staged]
-    for done in running:
-        done.result()
+    if len(staged) == 1:
+        staged[0].put(history)
+    elif staged:
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            running = [pool.submit(files.put, history) for files in staged]
+        for done in running:
+            done.result()
 
 
 def _check_rules(store: ObjectStore, transaction: Transaction) -> None:
@@ -224,14 +216,21 @@ def refuse_foreign_rules(protocol: Protocol, metadata: Metadata) -> None:
     refuse_features(row_rules(protocol, metadata) - OBEYED)
 
 
-def _commit_info(drafted: CommitDraft, state: TableState | None, timestamp: int) -> dict[str, Any]:
-    previous = {"prev": state.snapshot.commit_sha256} if state else {}
-    return {
-        # The draft says in its facts when the version was made, so it is the draft's time that is committed.
-        "inCommitTimestamp": timestamp,
-        "timestamp": timestamp,
-        "isBlindAppend": False,
-        "engineInfo": f"{WRITER.name}/{WRITER.version}",
-        MEMBER: {**drafted.info, **previous},
-        **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
-    }
+def _transaction(store: ObjectStore, state: TableState | None, drafted: CommitDraft, timestamp: int) -> Transaction:
+    snapshot = state.snapshot if state else None
+    previous = {"prev": snapshot.commit_sha256} if snapshot else {}
+    return Transaction(
+        read=snapshot,
+        actions=with_clustering_statistics(store, snapshot, drafted.actions),
+        operation=drafted.operation,
+        operation_parameters=drafted.parameters,
+        commit_info={
+            # The draft says in its facts when the version was made, so it is the draft's time that is committed.
+            "inCommitTimestamp": timestamp,
+            "timestamp": timestamp,
+            "isBlindAppend": False,
+            "engineInfo": f"{WRITER.name}/{WRITER.version}",
+            MEMBER: {**drafted.info, **previous},
+            **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
+        },
+    )

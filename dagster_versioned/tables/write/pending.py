@@ -99,13 +99,14 @@ class OpenComputation:
 
 @dataclass(frozen=True)
 class HeadParts:
-    """What a pending meets: the head, its parts, the last foreign commit since then, if any, and the properties that
-    the table is to have."""
+    """What a pending meets: the head, its parts, the last foreign commit since then, if any, the properties that the
+    table is to have, and what the log says of a hold on the head."""
 
     head: Version | None
     parts: tuple[Add, ...]
     foreign: Version | None
     properties: Mapping[str, str]
+    held: str | None = None
 
     def is_version(self, metadata_sha: str, adds: Sequence[Add]) -> bool:
         """Whether the head is this version, with these very files: that is what readers of the log get."""
@@ -199,26 +200,35 @@ class PendingWrite:
         return self._has_rows_of[lines]
 
     def _compare(self, adds: Sequence[Add], staging: Staging) -> bool:
-        key, schema = fresh_key(), self.contents.schema
-        own: list[Scan] | None = None
-        if self._written is not None:
-            parts = {part_key(part): part for part in self._written.parts}
-            same = {add.key for add in adds if add.key in parts and add.deletion_vector is None}
-            adds = [add for add in adds if add.key not in same]
-            own = staging.scans((part for name, part in parts.items() if name not in same), schema)
-            if not own and not adds:
-                return True
+        key = fresh_key()
+        own, others = self._without_equal_files(adds, staging)
+        if own == [] and not others:
+            return True
         try:
-            theirs = self._engine.sums_of_scan(scan_of(staging.store, schema, adds), key, self._frame)
+            scan = scan_of(staging.store, self.contents.schema, others)
+            theirs = self._engine.sums_of_scan(scan, key, self._frame)
         except IntegrityError:  # parts that are lost or altered, in whose place new ones are written
             return False
-        if own is None:
-            return self._engine.sums(self._frame, schema, key) == theirs
+        return self._sums(own, staging, key) == theirs
+
+    def _without_equal_files(self, adds: Sequence[Add], staging: Staging) -> tuple[list[Scan] | None, Sequence[Add]]:
+        """What is to be read of the frame, where that is written, and of parts, without the files that both have."""
+        if self._written is None:
+            return None, adds
+        parts = {part_key(part): part for part in self._written.parts}
+        same = {add.key for add in adds if add.key in parts and add.deletion_vector is None}
+        own = staging.scans((part for name, part in parts.items() if name not in same), self.contents.schema)
+        return own, [add for add in adds if add.key not in same]
+
+    def _sums(self, written: Sequence[Scan] | None, staging: Staging, key: bytes) -> tuple[int, int, int]:
+        schema = self.contents.schema
+        if written is None:
+            return self._engine.sums(self._frame, schema, key)
         bag = BagDigest(schema_to_arrow(schema), key)
-        for scan in own:
+        for scan in written:
             engine = self._engine if scan.store is staging.store else ArrowEngine()
             bag.merge(*engine.sums_of_scan(scan, key, self._frame))
-        return bag.lanes == theirs
+        return bag.lanes
 
     def onto(self, base: HeadParts) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""

@@ -1,12 +1,11 @@
 """Reverting: an older version's parts and identity, committed again as the newest version."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
-from dagster_versioned.delta.schema.types import StructType, parse_schema
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import Facts, VersionEntry, created_at_text
@@ -17,7 +16,7 @@ from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of, recorded_rows
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -25,7 +24,13 @@ from dagster_versioned.tables.write.column_rules import with_column_rules
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.drop import refuse_dropped
-from dagster_versioned.tables.write.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.write.table_actions import (
+    replaced_parts,
+    retyped_refusal,
+    table_actions,
+    version_domain,
+    whole_sha,
+)
 
 
 class Reversion:
@@ -56,28 +61,20 @@ class Reversion:
         current = parts_of(state.snapshot, partition)
         if partition is not None:  # what another program added belongs to no version of any partition
             current = (*current, *parts_by_partition(state.snapshot).get(None, ()))
-        had, has = {add.identity for add in current}, {add.identity for add in wanted}
-        adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
-        removes = [add.removed(timestamp) for add in current if add.identity not in has]
+        adds, removes = replaced_parts(current, wanted, timestamp)
         self.change = "full" if adds or removes else "metadata_only"
         entry = VersionEntry.of(target.identity, self._facts(state, timestamp), self.change)
-        schema = recorded = parse_schema(target.entry.to_json()["identity"]["schema"])
-        require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
-        others = [p for p in state.history.heads if p != partition]
-        if others:
-            schema = union_of_versions(state.snapshot.schema, schema)
-        schema = with_column_rules(state.snapshot, schema, [(recorded, target.facts.null_counts, target.identity.nrow)])
-        hold = [self._hold(partition)] if self._hold_because is not None else []
-        held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
+        rows = recorded_rows(target.entry)
+        require_rows(self._store, rows.schema, adds, constraints_of(state.snapshot.metadata.configuration))
+        alone = state.history.heads.keys() <= {partition}
+        schema = rows.schema if alone else union_of_versions(state.snapshot.schema, rows.schema)
+        schema = with_column_rules(state.snapshot, schema, [(rows.schema, rows.null_counts, rows.nrow)])
+        columns = _partition_columns(state, before, schema, alone=alone)
+        hold, held = self._hold(partition)
         return CommitDraft(
             operation="REVERT",
             actions=[
-                *table_actions(
-                    state,
-                    schema,
-                    timestamp,
-                    partition_columns=_partition_columns(state, before, schema, alone=not others),
-                ),
+                *table_actions(state, schema, timestamp, partition_columns=columns),
                 *adds,
                 *removes,
                 version_domain(entry, state),
@@ -128,10 +125,13 @@ class Reversion:
             computation=before.computation if usable(state, self._target) else None,
         )
 
-    def _hold(self, partition: str | None) -> DomainMetadata:
-        return DomainMetadata(
-            held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False
-        )
+    def _hold(self, partition: str | None) -> tuple[list[DomainMetadata], dict[str, Any]]:
+        """The action that holds the head, if it is to be held, and what the commit says of that."""
+        if self._hold_because is None:
+            return [], {}
+        why = encode({"by": self._by, "why": self._hold_because}).decode()
+        of = {} if partition is None else {"partition": partition}
+        return [DomainMetadata(held_domain(partition), why, False)], {"held": of}
 
 
 def _check_partitions(target: Version, then: Partitioning | None, now: Partitioning | None, state: TableState) -> None:

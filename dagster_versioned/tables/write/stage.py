@@ -37,8 +37,9 @@ def staging_folder(store: ObjectStore) -> Generator[Staging]:
 def check_partitions(frames: Mapping[Any, Any]) -> None:
     """Raise `InvalidInput` unless these can be written together: one whole table (``None``), or partitions."""
     keys = list(frames)
-    if wrong := [key for key in keys if key is not None and not isinstance(key, str)]:
-        raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
+    for key in keys:
+        if not isinstance(key, str | None):
+            raise InvalidInput(f"A partition key must be text, not {key!r:.100}. Nothing was written.")
     if len(keys) > 1 and None in keys:
         raise InvalidInput(
             "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata, Remove
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
 from dagster_versioned.delta.features import OWN_PROTOCOL, merge_protocol
 from dagster_versioned.delta.files.statistics import to_json as statistics_json
@@ -21,7 +21,7 @@ from dagster_versioned.tables.configuration import OWN, configuration, with_stat
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
-from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.state import TableState, next_version
 from dagster_versioned.tables.write.clustering import clustering_actions
 
 STAMPED = "delta.enableInCommitTimestamps"
@@ -45,19 +45,14 @@ def table_actions(
     """
     if properties is None:
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
-    if takes_over:
-        properties = {**properties, **OWN}
-    properties = with_statistics_of(properties, schema.names)
+    properties = with_statistics_of({**properties, **(OWN if takes_over else {})}, schema.names)
     clustering = clustering_actions(state.snapshot if state else None, schema, cluster_by)
     asked = {f"{ASKED}clustering": "supported"} if clustering else {}
     needed = protocol_with(OWN_PROTOCOL, {**properties, **asked}, schema)
     if state is None:
-        columns = partition_columns or ()
-        return [
-            needed,
-            Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
-            *clustering,
-        ]
+        name, columns = str(uuid.uuid4()), partition_columns or ()
+        created = Metadata(name, schema.json(), columns, configuration=properties, created_time=timestamp)
+        return [needed, created, *clustering]
     metadata = state.snapshot.metadata
     if not takes_over and metadata.configuration.get(STAMPED) != "true":
         refuse_left(state)
@@ -66,12 +61,10 @@ def table_actions(
             "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "
             "and write it under another asset key."
         )
-    protocol = merge_protocol(state.snapshot.protocol, needed)
-    changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
     columns = metadata.partition_columns if partition_columns is None else partition_columns
+    protocol = merge_protocol(state.snapshot.protocol, needed)
     after = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
-    if after != metadata:
-        changed.append(after)
+    changed = [action for action in (protocol, after) if action not in (state.snapshot.protocol, metadata)]
     return [*changed, *clustering]
 
 
@@ -107,19 +100,14 @@ def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
     """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
     computation = entry.facts.computation
-    return DomainMetadata(
-        version_domain_key(entry.identity.partition),
-        encode(
-            {
-                "metadata_sha": entry.metadata_sha,
-                "data_sha": entry.identity.data_sha,
-                "digest": entry.facts.digest,
-                "log_version": 0 if state is None else state.log_version + 1,
-                **({} if computation is None else {"computation": computation.key}),
-            }
-        ).decode(),
-        False,
-    )
+    head = {
+        "metadata_sha": entry.metadata_sha,
+        "data_sha": entry.identity.data_sha,
+        "digest": entry.facts.digest,
+        "log_version": next_version(state),
+        **({} if computation is None else {"computation": computation.key}),
+    }
+    return DomainMetadata(version_domain_key(entry.identity.partition), encode(head).decode(), False)
 
 
 def add_of(part: Part, partition: str | None, timestamp: int, clustered_by: Sequence[str] = ()) -> Add:
@@ -141,16 +129,27 @@ def add_of(part: Part, partition: str | None, timestamp: int, clustered_by: Sequ
     )
 
 
+def replaced_parts(
+    current: Sequence[Add], wanted: Sequence[Add], timestamp: int
+) -> tuple[tuple[Add, ...], tuple[Remove, ...]]:
+    """The actions that put parts in the place of others: those that are in both are neither added nor removed."""
+    had, has = ({add.identity for add in adds} for adds in (current, wanted))
+    added = tuple(replace(add, data_change=True) for add in wanted if add.identity not in had)
+    return added, tuple(add.removed(timestamp) for add in current if add.identity not in has)
+
+
 def cdc_of(key: str, part: Part, partition: str | None) -> Cdc:
     tags = {PARTITION_TAG: partition} if partition is not None else None
     return Cdc(encode_path(key), dict(part.partition_values), part.size, data_change=False, tags=tags)
 
 
-def whole_sha(history: History, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The ``partitions_sha`` of a partitioned table after the commit, so that a reference to it can be resolved."""
-    shas = {p: v.metadata_sha for p, v in history.heads.items() if p is not None and v.metadata_sha}
+def whole_sha(history: History, entries: Sequence[Mapping[str, Any]], ended: Sequence[Version] = ()) -> dict[str, str]:
+    """The ``partitions_sha`` of a partitioned table after the commit of versions, with which those that ``ended`` are
+    no heads any more: so that a reference to it can be resolved."""
+    gone = {version.partition for version in ended}
+    shas = {partition: sha for partition, sha in history.partition_shas.items() if partition not in gone}
     new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
-    return {"partitions_sha": partitions_sha(shas | new)} if new else {}
+    return {"partitions_sha": partitions_sha(shas | new)} if new or (ended and shas) else {}
 
 
 def dropped_domains(versions: Sequence[Version]) -> list[Action]:
@@ -159,18 +158,8 @@ def dropped_domains(versions: Sequence[Version]) -> list[Action]:
 
 
 def dropped_info(
-    state: TableState, versions: Sequence[Version], new: Mapping[str | None, str] | None = None
+    state: TableState, versions: Sequence[Version], entries: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What a commit says of the heads that end with it, and of the table as a whole after it, with ``new`` versions."""
-    partitions = {version.partition for version in versions}
-    heads = {
-        key: version.metadata_sha
-        for key, version in state.history.heads.items()
-        if key is not None and key not in partitions and version.metadata_sha
-    }
-    left = {**heads, **{key: sha for key, sha in (new or {}).items() if key is not None}}
-    ended = [version.partition for version in versions if version.partition not in (new or {})]
-    return {
-        "dropped": [{} if key is None else {"partition": key} for key in ended],
-        **({"partitions_sha": partitions_sha(left)} if left else {}),
-    }
+    """What a commit says of the heads that end with it, and of the table as a whole after it, with new versions."""
+    ended = [{} if version.partition is None else {"partition": version.partition} for version in versions]
+    return {"dropped": ended, **whole_sha(state.history, entries, versions)}

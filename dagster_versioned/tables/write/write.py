@@ -26,7 +26,6 @@ from dagster_versioned.identity.version import (
 from dagster_versioned.tables.code_details import is_made_by
 from dagster_versioned.tables.computations import contradiction, contradicts
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set, personal_columns
-from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -40,7 +39,7 @@ from dagster_versioned.tables.parts import (
     stored_bytes,
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
-from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.state import TableState, next_version
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import WriteTarget, record_after
@@ -55,6 +54,7 @@ from dagster_versioned.tables.write.table_actions import (
     cdc_of,
     dropped_domains,
     dropped_info,
+    replaced_parts,
     retyped_refusal,
     table_actions,
     version_domain,
@@ -109,25 +109,6 @@ class DroppedHeads:
     versions: tuple[Version, ...] = ()
     parts: tuple[Add, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.versions)
-
-    def removes(self, timestamp: int) -> list[Remove]:
-        """The actions that take the parts out of the table."""
-        return [add.removed(timestamp) for add in self.parts]
-
-    @property
-    def domains(self) -> list[Action]:
-        """The actions that take the heads out of checkpoints."""
-        return dropped_domains(self.versions)
-
-    def info(self, state: TableState | None, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the commit says of them, beside the ``entries`` of its versions; nothing where there are none."""
-        if state is None or not self.versions:
-            return {}
-        new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
-        return dropped_info(state, self.versions, new)
-
 
 @dataclass
 class TableWrite:
@@ -164,44 +145,42 @@ class TableWrite:
         properties = self._properties(state, changing)
         ended = self._ended(state)
         recorded = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
-        if not changing and not ended:
+        if not changing and not ended.versions:
             return self._unchanged(state, timestamp, properties, recorded)
         changes = self._changes(changing, properties)
         staying = _staying(state, changing, ended)
         schema = _schema_after(state, changing, staying=staying)
         self._require_personal(state, schema)
-        entries = [plan.entry.to_json() for plan in changing if plan.entry]
+        columns = self._partition_columns(state, changing, schema, staying=staying)
         return CommitDraft(
             operation=self.operation,
             actions=[
-                *table_actions(
-                    state,
-                    schema,
-                    timestamp,
-                    properties,
-                    self._partition_columns(state, changing, schema, staying=staying),
-                    cluster_by=self.options.cluster_by,
-                ),
+                *table_actions(state, schema, timestamp, properties, columns, cluster_by=self.options.cluster_by),
                 *recorded,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
-                *ended.removes(timestamp),
+                *(add.removed(timestamp) for add in ended.parts),
                 *changes,
-                *(self._txn(plan.pending, state, timestamp) for plan in changing if self.run),
-                *(version_domain(plan.entry, state) for plan in changing if plan.entry),
-                *ended.domains,
-                *(contradiction(key) for key in sorted(_contradicted(changing))),
+                *self._head_actions(state, changing, ended, timestamp),
             ],
-            info={
-                "versions": entries,
-                **whole_sha(state.history if state else History([]), entries),
-                **ended.info(state, entries),
-            },
+            info=_versions_info(state, changing, ended),
             parameters={"mode": "Overwrite"},
             unpublished=[upstream for plan in changing for upstream in plan.pending.description.unpublished],
             needs=self._needs(changes),
             staged=self._staged(changes),
         )
+
+    def _head_actions(
+        self, state: TableState | None, changing: Sequence[WritePlan], ended: DroppedHeads, timestamp: int
+    ) -> list[Action]:
+        """What says of the versions who committed them, and that they are heads, or none any more."""
+        partitions = [plan.pending.partition for plan in changing]
+        return [
+            *(Txn(app_id(self.run, key), next_version(state), timestamp) for key in partitions if self.run is not None),
+            *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+            *dropped_domains(ended.versions),
+            *(contradiction(key) for key in sorted(_contradicted(changing))),
+        ]
 
     def results(self, state: TableState | None, began: float) -> list[WriteResult]:
         """What became of each pending write, with the state after the commit; it ``began`` by the monotonic clock."""
@@ -275,12 +254,10 @@ class TableWrite:
         )
 
     def _needs(self, changes: Sequence[Cdc] = ()) -> frozenset[str]:
-        """The objects that must be there once it is committed."""
         added = objects_of(self.staging.store, (add for plan in self.planned for add in plan.adds))
         return frozenset({*added, *(key for plan in self.planned for key in plan.fresh), *(cdc.key for cdc in changes)})
 
     def _staged(self, changes: Sequence[Cdc] = ()) -> list[PendingFiles]:
-        """The files that need their final names first."""
         of_changes = {cdc.key for cdc in changes}
         keys = [(plan, (*plan.fresh, *(plan.pending.change_files.keys() & of_changes))) for plan in self.planned]
         return [PendingFiles(plan.pending, self.staging, of_plan) for plan, of_plan in keys if of_plan]
@@ -363,14 +340,11 @@ class TableWrite:
         retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
         if retyped and (staying or any(plan.pending.added for plan in changing)):
             raise retyped_refusal(retyped, schema)
-        if columns != known:
-            removed = {remove.key for plan in changing for remove in plan.removes}
-            removed -= {add.key for plan in changing for add in plan.adds}
-            if len(removed) < state.snapshot.num_files:
-                raise InvalidInput(
-                    f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
-                    "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
-                )
+        if columns != known and _keeps_files(state, changing):
+            raise InvalidInput(
+                f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
+                "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
+            )
         return columns
 
     def _plan(self, pending: PendingWrite, state: TableState | None, base: WriteBase, timestamp: int) -> WritePlan:
@@ -380,20 +354,18 @@ class TableWrite:
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := pending.repeats(own)) is not None:
             return WritePlan(pending, unchanged=own, repetition=repetition)
-        head = state.history.heads.get(pending.partition) if state is not None else None
-        properties = configuration(state.snapshot.metadata if state else None, self.options.properties, None)
-        onto = HeadParts(head, base.parts(pending.partition), base.foreign(head), properties)
+        onto = base.onto(pending.partition, self.options.properties)
+        head = onto.head
         adds, written = self._parts(pending, onto, base, own, timestamp)
         sha = data_sha([known_line(add) for add in adds], pending.row_order)
         identity = pending.description.identity(pending.partition, pending.contents, sha)
         name = identity.metadata_sha()
         if own is not None and own.metadata_sha == name and own.gone is None:
             return self._healed(pending, own, written, Repetition.SAME_ROWS)
-        held = state.snapshot.domains.get(held_domain(pending.partition)) if state is not None else None
-        if head is not None and onto.is_version(name, adds) and (held or not self._is_news(pending, head)):
+        if head is not None and onto.is_version(name, adds) and (onto.held or not self._is_news(pending, head)):
             return self._healed(pending, head, written)
-        if held:
-            raise HeldHead(_held_message(pending.partition, held))
+        if onto.held:
+            raise HeldHead(_held_message(pending.partition, onto.held))
         return _new_version(
             pending,
             onto,
@@ -478,10 +450,6 @@ class TableWrite:
         assert self.run is not None
         return self.run.first_run_id or self.run.run_id
 
-    def _txn(self, pending: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
-        assert self.run is not None
-        return Txn(app_id(self.run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
-
 
 def _is_other_computation(pending: PendingWrite, head: Version) -> bool:
     """Whether the head was made by another computation, or nobody knows by which, so that this one is remembered."""
@@ -510,9 +478,7 @@ def _new_version(
     contradicted: bool,
 ) -> WritePlan:
     """What takes the place of the head: only parts that it has not are added, and those that stay are not removed."""
-    known, listed = ({add.identity for add in some} for some in (onto.parts, adds))
-    new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
-    removed = tuple(add.removed(timestamp) for add in onto.parts if add.identity not in listed)
+    new, removed = replaced_parts(onto.parts, adds, timestamp)
     change: Change = "full" if new or removed or onto.head is None else "metadata_only"
     entry = replace(entry, change=change)
     return WritePlan(pending, entry=entry, adds=new, removes=removed, fresh=fresh, contradicted=contradicted)
@@ -547,6 +513,19 @@ def _contradicted(changing: Sequence[WritePlan]) -> set[str]:
     """The keys of computations that gave other rows before."""
     made = [plan.pending.computing for plan in changing if plan.contradicted]
     return {computing.key for computing in made if computing is not None}
+
+
+def _keeps_files(state: TableState, changing: Sequence[WritePlan]) -> bool:
+    removed = {remove.key for plan in changing for remove in plan.removes}
+    return len(removed - {add.key for plan in changing for add in plan.adds}) < state.snapshot.num_files
+
+
+def _versions_info(state: TableState | None, changing: Sequence[WritePlan], ended: DroppedHeads) -> dict[str, Any]:
+    """What the commit says of its versions, and of the heads that end with it."""
+    entries = [plan.entry.to_json() for plan in changing if plan.entry]
+    of_whole = whole_sha(state.history if state else History([]), entries)
+    dropped = dropped_info(state, ended.versions, entries) if state is not None and ended.versions else {}
+    return {"versions": entries, **of_whole, **dropped}
 
 
 def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: DroppedHeads) -> bool:
