@@ -144,8 +144,7 @@ def read(
 
     from dagster_versioned.cli import rows
 
-    if output is not None:
-        rows.export_format(output)
+    rows.check_format(output)
     subject = session.table(table)
     files = subject.files(version, columns=_column_names(columns), partitions=partition)
     reader: pa.RecordBatchReader = subject.read_files(files, pa.RecordBatchReader)
@@ -163,14 +162,10 @@ def read(
         session.show(document | file, f"{written} rows of {subject.name} in {output}, {human_size(size)}.")
         return
     shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
-    plain_rows = rows.plain_rows(shown)
     of = "" if total is None else f" of {total}"
     more = f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE."
-    session.show(
-        document | {"columns": rows.columns_document(reader.schema), "rows": plain_rows},
-        rows.rows_table(reader.schema, plain_rows),
-        note=more if total is None or shown.num_rows < total else None,
-    )
+    note = more if total is None or shown.num_rows < total else None
+    session.show(*rows.rows_shown(document, shown), note=note)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:

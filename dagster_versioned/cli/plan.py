@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dagster_versioned.cli.arguments import flag
-from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
+from dagster_versioned.cli.arguments import Modules, Workspace, flag, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
 from dagster_versioned.cli.documents import members

@@ -12,8 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, Tables, flag, option
-from dagster_versioned.cli.code_locations import Modules
+from dagster_versioned.cli.arguments import MaybeVersion, Modules, Partition, TableArgument, Tables, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
