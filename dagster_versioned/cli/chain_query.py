@@ -20,6 +20,7 @@ from dagster_versioned.cli.arguments import (
 )
 from dagster_versioned.cli.chain_arguments import Sources, dataset_table, datasets_at, history
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import counted, human_size, plain
 from dagster_versioned.errors import InvalidInput, InvalidName
@@ -186,7 +187,7 @@ def discard(
 
 
 def _documents(slices: "Sequence[CachedSlice]") -> list[dict[str, Any]]:
-    return [{"number": each.sequence_number, "key": each.key, "size_bytes": each.size} for each in slices]
+    return [members(each, "number=sequence_number", "key", "size_bytes=size") for each in slices]
 
 
 def _counted(slices: "Sequence[CachedSlice]") -> str:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dagster_versioned.cli.arguments import PREVIEW_ROWS, Apply, Output, RowLimit, argument, flag, option, parse_span
 from dagster_versioned.cli.commands import Commands
-from dagster_versioned.cli.documents import moment
+from dagster_versioned.cli.documents import members, moment
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Fields, Table, counted, human_size
 
 if TYPE_CHECKING:
-    from dagster_versioned.delta.log.history import HistoryEntry
     from dagster_versioned.delta.log.snapshot import Snapshot
     from dagster_versioned.delta.table import Table as DeltaTable
 
 command = Commands("Delta")
 
+_CONSTRAINT = "delta.constraints."
 _KEYS_SHOWN = 20
 _DRY = "Nothing was deleted: this is a dry run. Delete with --apply."
 
@@ -55,11 +55,11 @@ def _table_parts(document: dict[str, Any]) -> Iterator[str | Fields | Table]:
             *((name, document[name]) for name in ("rows", "files")),
             ("size", human_size(document["size_bytes"])),
             ("deleted rows", document["deleted_rows"] or None),
-            ("partitioned by", ", ".join(document["partition_columns"]) or None),
-            ("clustered by", ", ".join(document["clustering_columns"]) or None),
+            ("partitioned by", _joined(document["partition_columns"])),
+            ("clustered by", _joined(document["clustering_columns"])),
             ("column mapping", None if mapping == "none" else mapping),
             ("protocol", f"reader {protocol['reader']}, writer {protocol['writer']}"),
-            ("features", ", ".join(protocol["features"]) or None),
+            ("features", _joined(protocol["features"])),
         ]
     )
     yield ""
@@ -88,19 +88,16 @@ def files(
     mapping = snapshot.column_mapping
     named = {physical_name(snapshot.schema.field(name), mapping): name for name in snapshot.partition_columns}
     rows = [_file(row, named) for row in shown.to_pylist()]
+    lines = [
+        (
+            *(row["path"], row["rows"], row["deleted_rows"] or None, human_size(row["size_bytes"])),
+            ", ".join(f"{name}={'null' if key is None else key}" for name, key in row["partition"].items()),
+        )
+        for row in rows
+    ]
     session.show(
         {"table": opened.store.uri, "version": snapshot.version, "total": snapshot.num_files, "files": rows},
-        Table(
-            ["path", "rows", "deleted", "size", "partition"],
-            [
-                (
-                    *(row["path"], row["rows"], row["deleted_rows"] or None, human_size(row["size_bytes"])),
-                    ", ".join(f"{name}={'null' if key is None else key}" for name, key in row["partition"].items()),
-                )
-                for row in rows
-            ],
-            right=("rows", "deleted", "size"),
-        ),
+        Table(["path", "rows", "deleted", "size", "partition"], lines, right=("rows", "deleted", "size")),
         note=f"{len(rows)} of {counted(snapshot.num_files, 'file')}." if len(rows) < snapshot.num_files else None,
     )
 
@@ -109,20 +106,18 @@ def files(
 def history(session: Session, table: _Folder, limit: _Limit = None) -> None:
     """List a table's commits, newest first: when, what, by whom."""
     opened = _opened(session, table)
-    entries = [_entry(entry) for entry in opened.history(limit)]
+    entries = opened.history(limit)
+    shown = ("version", "timestamp", "operation", "parameters", "metrics", "user", "user_metadata", "engine")
+    rows = [
+        (
+            *(entry.version, moment(entry.timestamp)[:19].replace("T", " "), entry.operation),
+            *(_one_line(entry.parameters), _one_line(entry.metrics), entry.user or entry.engine),
+        )
+        for entry in entries
+    ]
     session.show(
-        {"table": opened.store.uri, "commits": entries},
-        Table(
-            ["version", "time", "operation", "parameters", "metrics", "by"],
-            [
-                (
-                    *(entry["version"], entry["timestamp"][:19].replace("T", " "), entry["operation"]),
-                    *(_one_line(entry["parameters"]), _one_line(entry["metrics"]), entry["user"] or entry["engine"]),
-                )
-                for entry in entries
-            ],
-            right=("version",),
-        ),
+        {"table": opened.store.uri, "commits": [members(entry, *shown) for entry in entries]},
+        Table(["version", "time", "operation", "parameters", "metrics", "by"], rows, right=("version",)),
     )
 
 
@@ -173,20 +168,12 @@ def features(session: Session, table: _Folder) -> None:
         (each.name, "readers and writers" if each.reader else "writers", _yes(each.can_read), _yes(each.can_write))
         for each in found
     ]
+    documents = [
+        {"feature": f.name, "asked_of": "readers" if f.reader else "writers", **members(f, "can_read", "can_write")}
+        for f in found
+    ]
     session.show(
-        {
-            "table": store.uri,
-            "protocol": versions,
-            "features": [
-                {
-                    "feature": each.name,
-                    "asked_of": "readers" if each.reader else "writers",
-                    "can_read": each.can_read,
-                    "can_write": each.can_write,
-                }
-                for each in found
-            ],
-        },
+        {"table": store.uri, "protocol": versions, "features": documents},
         f"{store.uri}: protocol versions {versions['reader']} (readers) and {versions['writer']} (writers)",
         Table(["feature", "asked of", "read here", "written here"], rows) if rows else None,
     )
@@ -320,11 +307,10 @@ def _described(table: "DeltaTable", snapshot: "Snapshot") -> dict[str, Any]:
     clustered = clustering_columns(snapshot.domains, snapshot.schema, mapping)
     found = [_file(row, {}) for row in snapshot.files.select(["path", "size", "stats", "deletionVector"]).to_pylist()]
     counts = [file["rows"] for file in found]
+    properties = sorted(metadata.configuration.items())
     return {
         "table": table.store.uri,
-        "id": metadata.id,
-        "name": metadata.name,
-        "description": metadata.description,
+        **members(metadata, "id", "name", "description"),
         "version": snapshot.version,
         "timestamp": moment(datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)),
         "rows": None if None in counts else sum(counts),
@@ -340,16 +326,8 @@ def _described(table: "DeltaTable", snapshot: "Snapshot") -> dict[str, Any]:
             "features": sorted(reader_features(snapshot.protocol) | writer_features(snapshot.protocol)),
         },
         "columns": [_column(field.to_json()) for field in snapshot.schema.fields],
-        "constraints": {
-            key.removeprefix("delta.constraints."): value
-            for key, value in sorted(metadata.configuration.items())
-            if key.startswith("delta.constraints.")
-        },
-        "properties": {
-            key: value
-            for key, value in sorted(metadata.configuration.items())
-            if not key.startswith("delta.constraints.")
-        },
+        "constraints": {key.removeprefix(_CONSTRAINT): text for key, text in properties if key.startswith(_CONSTRAINT)},
+        "properties": {key: text for key, text in properties if not key.startswith(_CONSTRAINT)},
     }
 
 
@@ -388,19 +366,6 @@ def _file(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _entry(entry: "HistoryEntry") -> dict[str, Any]:
-    return {
-        "version": entry.version,
-        "timestamp": moment(entry.timestamp),
-        "operation": entry.operation,
-        "parameters": dict(entry.parameters),
-        "metrics": dict(entry.metrics),
-        "user": entry.user,
-        "user_metadata": entry.user_metadata,
-        "engine": entry.engine,
-    }
-
-
 def _place(text: str) -> int | str:
     """A version where the text is a number, else a time."""
     return int(text) if text.isascii() and text.isdigit() else text
@@ -408,6 +373,10 @@ def _place(text: str) -> int | str:
 
 def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+def _joined(names: Sequence[str]) -> str | None:
+    return ", ".join(names) or None
 
 
 def _yes(value: bool) -> str:
