@@ -307,7 +307,7 @@ def _described(table: "DeltaTable", snapshot: "Snapshot") -> dict[str, Any]:
     clustered = clustering_columns(snapshot.domains, snapshot.schema, mapping)
     found = [_file(row, {}) for row in snapshot.files.select(["path", "size", "stats", "deletionVector"]).to_pylist()]
     counts = [file["rows"] for file in found]
-    properties = sorted(metadata.configuration.items())
+    features = reader_features(snapshot.protocol) | writer_features(snapshot.protocol)
     return {
         "table": table.store.uri,
         **members(metadata, "id", "name", "description"),
@@ -323,12 +323,19 @@ def _described(table: "DeltaTable", snapshot: "Snapshot") -> dict[str, Any]:
         "protocol": {
             "reader": snapshot.protocol.min_reader_version,
             "writer": snapshot.protocol.min_writer_version,
-            "features": sorted(reader_features(snapshot.protocol) | writer_features(snapshot.protocol)),
+            "features": sorted(features),
         },
         "columns": [_column(field.to_json()) for field in snapshot.schema.fields],
-        "constraints": {key.removeprefix(_CONSTRAINT): text for key, text in properties if key.startswith(_CONSTRAINT)},
-        "properties": {key: text for key, text in properties if not key.startswith(_CONSTRAINT)},
+        **_properties(metadata.configuration),
     }
+
+
+def _properties(configuration: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Constraints, and other properties of a table."""
+    found: dict[str, dict[str, str]] = {"constraints": {}, "properties": {}}
+    for key, value in sorted(configuration.items()):
+        found["constraints" if key.startswith(_CONSTRAINT) else "properties"][key.removeprefix(_CONSTRAINT)] = value
+    return found
 
 
 _REMARKS = {

@@ -95,11 +95,12 @@ def delete(
     done = delete_some(everything=True)
     if apply:
         is_whole = 0 < done.rows == done.of
-        if not yes and (is_whole or done.purged):
+        if (is_whole or done.purged) and not yes:
             _confirm(feature, done)
         done = delete_some(everything=yes or is_whole, dry_run=False)
-    gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
     deleted = "deleted" if apply else "would be deleted"
+    if done.purged:
+        deleted += f"; {counted(len(done.purged), 'earlier version')} purged"
     session.show(
         {
             "feature": feature,
@@ -108,7 +109,7 @@ def delete(
             **members(done, "rows", "of", "version=version.metadata_sha"),
             "purged": [each.metadata_sha or each.short for each in done.purged],
         },
-        f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}{gone}",
+        f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}",
         note=None if apply else "Nothing was deleted: this is a dry run. Do it with --apply.",
     )
 

@@ -389,19 +389,25 @@ def lock(
     before = FeatureLock.read(output) if output.exists() else FeatureLock.empty()
     after = before.locked(project, features or ())
     diff = graph_diff(before.graph, after.graph)
-    was = before.projects.get(project.name)
-    is_same = not diff and was is not None and was.features == after.projects[project.name].features
-    is_stale, applied = check and not is_same, not check and not is_same
+    is_same = not diff and _pinned(before, project) == _pinned(after, project)
+    applied = not is_same and not check
     if applied:
         after.write(output)
     done = f"Wrote {output}" if applied else f"{output} is up to date"
+    done = f"{done}: {counted(len(list(after)), 'feature')}." if applied or is_same else f"{output} is not up to date."
     projects = {name: each.model_dump() for name, each in after.projects.items()}
     session.show(
         {"applied": applied, "output": output, "projects": projects, "features": diff.features},
         None if is_same else _changes_table(diff, before, after),
-        f"{output} is not up to date." if is_stale else f"{done}: {counted(len(list(after)), 'feature')}.",
+        done,
     )
-    return ExitCode.FINDINGS if is_stale else None
+    return None if applied or is_same else ExitCode.FINDINGS
+
+
+def _pinned(lock: "FeatureLock", project: "Project") -> object:
+    """What a lock pins of a project; ``None`` where it does not have it."""
+    found = lock.projects.get(project.name)
+    return found and found.features
 
 
 def _changes_table(diff: "GraphDiff", before: "FeatureLock", after: "FeatureLock") -> Table:

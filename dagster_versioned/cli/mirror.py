@@ -83,17 +83,14 @@ def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_ru
 def _witnessed(
     session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
 ) -> ExitCode | None:
-    from dagster_versioned.cli.inspect import report_lines
+    from dagster_versioned.cli.inspect import show_verified
 
     try:
         mirrored.fetch()
     except GovernanceError as error:
         session.note(f"The mirror as it was last fetched: {error}")
     names = tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()})
-    reports = [_verified(session, project.table(name), mirrored) for name in names]
-    ok = all(report["ok"] for report in reports)
-    session.show({"ok": ok, "tables": reports}, report_lines(reports))
-    return None if ok else ExitCode.FINDINGS
+    return show_verified(session, [_verified(session, project.table(name), mirrored) for name in names])
 
 
 def _verified(session: Session, table: "VersionedTable", mirrored: "VersionMirror") -> dict[str, Any]:
