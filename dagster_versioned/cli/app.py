@@ -35,7 +35,7 @@ GROUPS = {
     "delta": (
         "Delta",
         "Any Delta table, by its folder: look at it, follow its changes, maintain it.",
-        *("delta", "delta_maintenance"),
+        "delta",
     ),
     "graph": (
         "Features",
@@ -46,7 +46,7 @@ GROUPS = {
     "odf": (
         "Histories of events",
         "Histories of events that anybody can check: where data come from, how they are shared, what is in them.",
-        *("odf", "sharing", "chain_query", "chain_cache"),
+        *("odf", "sharing", "chain_query"),
     ),
 }
 """The groups of commands: the panel of the help, what a group is about, and the modules with its commands."""

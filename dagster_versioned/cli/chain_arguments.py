@@ -53,8 +53,8 @@ def dataset_table(session: Session, name: str) -> "VersionedTable":
     else:
         if own.exists():
             return own
-    alike = [project.table(each) for each in project.tables() if changed_name(each).casefold() == changed.casefold()]
-    found = [table for table in alike if table.state.is_history]
+    alike = [each for each in project.tables() if changed_name(each).casefold() == changed.casefold()]
+    found = [table for table in map(project.table, alike) if table.state.is_history]
     if len(found) > 1:
         raise InvalidInput(
             f"{name!a:.200} may be any of the tables {', '.join(repr(str(each.name)) for each in found)}. Nothing was "
@@ -85,12 +85,12 @@ def remote_at(session: Session, place: str, reference: str = "head", token: str 
     from dagster_versioned.odf.sharing.repositories import SMART, place_of
     from dagster_versioned.odf.sharing.smart.client import open_smart
 
-    where = place_of(session.production(), place)[0]
+    where, name = place_of(session.production(), place)[0], reference_name(reference)
     if SMART.match(where):
-        return open_smart(where, token=token, reference=reference_name(reference))
+        return open_smart(where, token=token, reference=name)
     if token is not None:
         raise InvalidInput("A token is for a smart server, odf+https://…. Nothing was sent. Leave it out.")
-    return open_remote(where, profile=session.profile, reference=reference_name(reference))
+    return open_remote(where, profile=session.profile, reference=name)
 
 
 def datasets_at(
@@ -112,17 +112,17 @@ def chain_source(
             " or add the dataset: dagster-versioned odf add FILE."
         )
     pushed = dict(state.push_sources) if state is not None else {}
-    if state is not None and state.polling_source is not None and name is None:
+    if name in pushed:
+        return pushed[name]
+    if name is None and state is not None and state.polling_source is not None:
         return state.polling_source
     if name is None and len(pushed) == 1:
         return next(iter(pushed.values()))
-    if name not in pushed:
-        has = f"the push sources {', '.join(sorted(pushed))}" if pushed else "no source"
-        raise InvalidInput(
-            f"{table.name} has {has}. Nothing was added. Give --source NAME, or --manifest FILE, or add a source: "
-            "dagster-versioned odf add FILE."
-        )
-    return pushed[name]
+    has = f"the push sources {', '.join(sorted(pushed))}" if pushed else "no source"
+    raise InvalidInput(
+        f"{table.name} has {has}. Nothing was added. Give --source NAME, or --manifest FILE, or add a source: "
+        "dagster-versioned odf add FILE."
+    )
 
 
 def snapshot_of(manifest: Path) -> "DatasetSnapshot":

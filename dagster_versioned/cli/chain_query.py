@@ -1,22 +1,34 @@
-"""The verb that asks a question of histories of events, in SQL. Heavy imports wait until it runs."""
+"""The verbs that query histories of events, and have derived ones as a cache. Heavy imports wait until one runs."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit, argument, flag, option
-from dagster_versioned.cli.chain_arguments import dataset_table, history
+from dagster_versioned.cli.arguments import (
+    PREVIEW_ROWS,
+    Apply,
+    Output,
+    RowLimit,
+    TableArgument,
+    argument,
+    flag,
+    option,
+    parse_moment,
+)
+from dagster_versioned.cli.chain_arguments import Sources, dataset_table, datasets_at, history
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.span import parse_moment
-from dagster_versioned.cli.terminal import human_size, plain
+from dagster_versioned.cli.terminal import counted, human_size, plain
 from dagster_versioned.errors import InvalidInput, InvalidName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dagster_versioned.odf.queries.cached_slices import CachedSlice
     from dagster_versioned.tables.table import VersionedTable
 
 command = Commands("Histories of events")
@@ -65,17 +77,15 @@ def query(
     """Ask a question of histories of events, in SQL; nothing is written but the answer."""
     from dagster_versioned.cli import rows
 
-    if notation is not Notation.TABLE and (session.json or output is not None):
-        other = "--json" if session.json else "--output"
+    other = "--json" if session.json else "--output" if output is not None else None
+    if other is not None and notation is not Notation.TABLE:
         raise InvalidInput(f"{other} and --format are two notations. Nothing was read. Give one of them.")
-    if output is not None:
-        rows.export_format(output)
+    rows.check_format(output)
     reading = _HistoryReader(session, projection, as_at, as_of)
     text = sys.stdin.read() if sql == "-" else sql
     if output is not None:
         found, more = reading.first_rows(text, engine, limit)
-        rows.check_exportable(found.schema, output)
-        written = rows.export(found.schema, iter(found.to_batches()), output, lambda done: None)
+        written = rows.export_table(found, output)
         size = output.stat().st_size
         session.show(
             {**reading.document(more), "output": output, "rows_written": written, "size_bytes": size},
@@ -87,10 +97,8 @@ def query(
         csv = rows.csv_text(found)
         sys.stdout.write("\n".join(map(plain, csv.split("\n"))) if sys.stdout.isatty() else csv)
     else:
-        plain_rows = rows.plain_rows(found)
-        document = reading.document(more) | {"columns": rows.columns_document(found.schema), "rows": plain_rows}
         as_asked = replace(session, json=session.json or notation is Notation.JSON)
-        as_asked.show(document, rows.rows_table(found.schema, plain_rows))
+        as_asked.show(*rows.rows_shown(reading.document(more), found))
     if more:
         session.note(f"The first {found.num_rows} rows. More with --limit, all with --output FILE.")
 
@@ -136,3 +144,51 @@ def _history(session: Session, name: str) -> "VersionedTable":
             f"The query names {name!a:.200}, which is not a table name. Nothing was read. Name a table or dataset of "
             "the project; `dagster-versioned ls` lists them."
         ) from None
+
+
+@command("odf rebuild delays")
+def rebuild(session: Session, table: TableArgument, source: Sources = None) -> None:
+    """Make the slices again that a dataset of a query lacks, byte for byte, by doing their runs again; needs Java."""
+    from dagster_versioned.engines.spark import default_session
+    from dagster_versioned.odf.queries.cached_slices import rebuild as rebuild_slices
+
+    opened = history(dataset_table(session, table))
+    found = datasets_at(session, opened, source)
+    done = list(rebuild_slices(opened, found, default_session()))
+    session.show(
+        {"table": opened.name, "slices": _documents(done)},
+        f"{opened.name}: {_counted(done)} rebuilt" if done else f"{opened.name}: nothing is missing",
+    )
+
+
+@command("odf discard delays --before 90d", "odf discard delays --before 90d --apply")
+def discard(
+    session: Session,
+    table: TableArgument,
+    before: Annotated[str, option("--before", "TIME", "What runs before this time appended.")],
+    apply: Apply = False,
+    source: Sources = None,
+) -> None:
+    """Delete slices of a dataset of a query that can be rebuilt; each run is done again first, which needs Java."""
+    from dagster_versioned.engines.spark import default_session
+    from dagster_versioned.odf.queries.cached_slices import discard as discard_slices
+
+    opened, until = history(dataset_table(session, table)), parse_moment(before, datetime.now(UTC))
+    found = datasets_at(session, opened, source)
+    done = discard_slices(opened, found, default_session(), before=until, apply=apply)
+    session.show(
+        {"table": opened.name, "applied": apply, "slices": _documents(done.slices), "kept": done.kept},
+        f"{opened.name}: {_counted(done.slices)} {'discarded' if apply else 'can be discarded'}",
+        *(f"  kept {key}: {reason}" for key, reason in done.kept.items()),
+        note="Nothing was deleted. Do it with --apply; `odf rebuild` brings them back."
+        if done.slices and not apply
+        else None,
+    )
+
+
+def _documents(slices: "Sequence[CachedSlice]") -> list[dict[str, Any]]:
+    return [members(each, "number=sequence_number", "key", "size_bytes=size") for each in slices]
+
+
+def _counted(slices: "Sequence[CachedSlice]") -> str:
+    return f"{counted(len(slices), 'slice')} ({human_size(sum(each.size for each in slices))})"

@@ -12,18 +12,8 @@ from dagster_versioned.odf.verification.report import DatasetReport
 
 def report_document(report: DatasetReport) -> dict[str, Any]:
     """What was verified of a dataset, for ``--json``."""
-    findings = [
-        {
-            "subject": finding.subject,
-            "block": finding.block,
-            "number": finding.sequence_number,
-            "key": finding.key,
-            "problem": finding.problem,
-            "records_match": finding.records_match,
-        }
-        for finding in report.findings
-    ]
-    return {**members(report), "findings": findings}
+    shown = ("subject", "block", "number=sequence_number", "key", "problem", "records_match")
+    return {**members(report), "findings": [members(finding, *shown) for finding in report.findings]}
 
 
 def report_lines(report: DatasetReport) -> Iterator[str]:
@@ -44,17 +34,13 @@ def report_lines(report: DatasetReport) -> Iterator[str]:
 def explanation_document(found: Explanation) -> dict[str, Any]:
     """An explanation, and those below it, for ``--json``."""
     return {
-        "dataset_id": found.dataset_id,
-        "offset": found.offset,
+        **members(found, "dataset_id", "offset"),
         "event": cell(dict(found.values)),
-        "block": found.block,
-        "number": found.sequence_number,
+        **members(found, "block", "number=sequence_number"),
         "system_time": str(found.system_time),
         "query": [] if found.transform is None else [step.query for step in _queries(found)],
         "steps": found.steps,
-        "columns": [
-            {"column": each.column, "sources": each.sources, "expression": each.expression} for each in found.columns
-        ],
+        "columns": [members(each, "column", "sources", "expression") for each in found.columns],
         "rows": found.rows,
         "inputs": [explanation_document(each) for each in found.inputs],
         "taken_back": None if found.taken_back is None else explanation_document(found.taken_back),

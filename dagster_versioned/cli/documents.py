@@ -28,9 +28,19 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, default=_plain) + "\n")
 
 
-def members(report: Any) -> dict[str, Any]:
-    """The fields of a dataclass."""
-    return {field.name: getattr(report, field.name) for field in fields(report)}
+def members(report: Any, *names: str) -> dict[str, Any]:
+    """Members of a report by their names; all of a dataclass where none is named.
+
+    ``shown=member`` shows one under another name; ``before.metadata_sha`` is a member of a member, if that is there.
+    """
+    found: dict[str, Any] = {}
+    for name in names or [field.name for field in fields(report)]:
+        shown, _, path = name.partition("=")
+        value = report
+        for member in (path or shown).split("."):
+            value = None if value is None else getattr(value, member)
+        found[shown] = value
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -54,23 +64,14 @@ def entry_of(version: "Version") -> "tuple[VersionEntry | None, str | None]":
 def version_document(version: "Version") -> dict[str, Any]:
     """One version in short; ``problem`` says what is wrong with an entry that was altered."""
     entry, problem = entry_of(version)
-    identity, facts = (entry.identity, entry.facts) if entry else (None, None)
     return {
-        "version": version.metadata_sha,
-        "log_version": version.log_version,
+        **members(version, "version=metadata_sha", "log_version"),
         "timestamp": moment(version.timestamp),
-        "operation": version.operation,
-        "partition": version.partition,
-        "change": version.change,
-        "data_sha": version.data_sha,
-        "rows": identity.nrow if identity else None,
-        "size_bytes": facts.size_bytes if facts else None,
-        "parts": facts.part_count if facts else None,
-        "code_version": identity.code_version if identity else None,
-        "message": identity.message if identity else None,
-        "author": facts.author if facts else None,
-        "run_id": facts.run.run_id if facts and facts.run else None,
-        "promoted_from": facts.promoted_from if facts else None,
+        **members(version, "operation", "partition", "change", "data_sha"),
+        **members(entry and entry.identity, "rows=nrow"),
+        **members(entry and entry.facts, "size_bytes", "parts=part_count"),
+        **members(entry and entry.identity, "code_version", "message"),
+        **members(entry and entry.facts, "author", "run_id=run.run_id", "promoted_from"),
         "gone": version.gone,
         "problem": problem,
     }
@@ -78,7 +79,7 @@ def version_document(version: "Version") -> dict[str, Any]:
 
 def version_name(version: "Version") -> dict[str, Any]:
     """By what a version is named."""
-    return {"version": version.metadata_sha, "log_version": version.log_version, "partition": version.partition}
+    return members(version, "version=metadata_sha", "log_version", "partition")
 
 
 def diff_document(diff: "VersionDiff") -> dict[str, Any]:
@@ -86,14 +87,9 @@ def diff_document(diff: "VersionDiff") -> dict[str, Any]:
     return {
         "before": version_document(diff.before),
         "after": version_document(diff.after),
-        "same_data": diff.same_data,
-        "columns": diff.columns,
-        "column_order_changed": diff.column_order_changed,
-        "parts": {"added": diff.parts_added, "removed": diff.parts_removed, "shared": diff.parts_shared},
-        "parents": [
-            {"project": p.source, "table": p.table, "partition": p.partition, "before": p.before, "after": p.after}
-            for p in diff.parents
-        ],
+        **members(diff, "same_data", "columns", "column_order_changed"),
+        "parts": members(diff, "added=parts_added", "removed=parts_removed", "shared=parts_shared"),
+        "parents": [members(each, "project=source", "table", "partition", "before", "after") for each in diff.parents],
         "metadata": {name: {"before": old, "after": new} for name, (old, new) in diff.metadata.items()},
         "code": None if diff.code is None else {**members(diff.code), "text": str(diff.code)},
     }
@@ -101,17 +97,8 @@ def diff_document(diff: "VersionDiff") -> dict[str, Any]:
 
 def verify_document(table: str, report: "VerifyReport") -> dict[str, Any]:
     """What was looked at in one table, and what was found."""
-    return {
-        "table": table,
-        "ok": report.ok,
-        "findings": report.findings,
-        "versions": report.versions,
-        "parts": report.parts,
-        "size_bytes": report.bytes,
-        "documents": report.documents,
-        "gaps": report.gaps,
-        "witnessed": report.witnessed,
-    }
+    looked = ("versions", "parts", "size_bytes=bytes", "documents")
+    return {"table": table, **members(report, "ok", "findings", *looked, "gaps", "witnessed")}
 
 
 def collection_document(table: str, report: "CollectionReport") -> dict[str, Any]:
@@ -121,11 +108,7 @@ def collection_document(table: str, report: "CollectionReport") -> dict[str, Any
         "kind": report.kind,
         "applied": not report.dry_run,
         "versions": [version_name(version) for version in report.versions],
-        "keys": report.keys,
-        "size_bytes": report.size_bytes,
-        "kept": report.kept,
-        "unfinished": report.unfinished,
-        "unreadable": report.unreadable,
+        **members(report, "keys", "size_bytes", "kept", "unfinished", "unreadable"),
     }
 
 
@@ -141,12 +124,12 @@ def cell(value: Any) -> Any:
     a map is a list of ``[key, value]``.
     """
     match value:
-        case float():
-            return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case float() if not math.isfinite(value):
+            return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
         case Decimal():
             return str(value)
-        case datetime():
-            return moment(value) if value.tzinfo else value.isoformat()
+        case datetime() if value.tzinfo:
+            return moment(value)
         case date():
             return value.isoformat()
         case bytes():

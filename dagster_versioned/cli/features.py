@@ -1,10 +1,12 @@
 """The verbs for the samples of features: what there is, and deletion. Heavy imports wait until one runs."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dagster_versioned.cli.arguments import Apply, Partition, Why, argument, flag, option
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Fields, Table, confirm, counted, short
 from dagster_versioned.errors import InvalidInput
@@ -27,12 +29,8 @@ _Feature = Annotated[str, argument("FEATURE", "Its key, with slashes.")]
 def ls(session: Session) -> None:
     """List the features that have samples, of each partition."""
     project = session.open()
-    found = [
-        document
-        for name in sorted(map(str, project.tables()))
-        for version, record in _heads(project.table(name))
-        for document in [_document(project.table(name), version, record)]
-    ]
+    tables = [project.table(name) for name in sorted(map(str, project.tables()))]
+    found = [_document(table, *head) for table in tables for head in _heads(table)]
     rows = [
         (f["key"], f["partition"], f["rows"], f["left"], ", ".join(f["fields"]), short(f["version"])) for f in found
     ]
@@ -93,27 +91,25 @@ def delete(
     """
     from dagster_versioned.features.delete_samples import delete_samples
 
-    project = session.open()
-    options: dict[str, Any] = {"hard": hard, "partition": partition, "why": why}
-    done = delete_samples(project, feature, where, everything=True, **options)
+    delete_some = partial(delete_samples, session.open(), feature, where, hard=hard, partition=partition, why=why)
+    done = delete_some(everything=True)
     if apply:
-        is_whole = bool(done.rows) and done.rows == done.of
-        if not yes and (is_whole or done.purged):
+        is_whole = 0 < done.rows == done.of
+        if (is_whole or done.purged) and not yes:
             _confirm(feature, done)
-        done = delete_samples(project, feature, where, everything=yes or is_whole, dry_run=False, **options)
-    gone = f"; {counted(len(done.purged), 'earlier version')} purged" if done.purged else ""
+        done = delete_some(everything=yes or is_whole, dry_run=False)
     deleted = "deleted" if apply else "would be deleted"
+    if done.purged:
+        deleted += f"; {counted(len(done.purged), 'earlier version')} purged"
     session.show(
         {
             "feature": feature,
             "partition": partition,
             "applied": apply,
-            "rows": done.rows,
-            "of": done.of,
-            "version": done.version and done.version.metadata_sha,
+            **members(done, "rows", "of", "version=version.metadata_sha"),
             "purged": [each.metadata_sha or each.short for each in done.purged],
         },
-        f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}{gone}",
+        f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}",
         note=None if apply else "Nothing was deleted: this is a dry run. Do it with --apply.",
     )
 
@@ -142,23 +138,12 @@ def copy(
     source = session.open()
     target = Project.open(to_project or source.name, to, profile=session.profile, author=session.author)
     done = copy_samples(source, target, features or None, where, dry_run=not apply)
-    copied = [
-        {
-            "key": each.key,
-            "partition": each.partition,
-            "rows": each.rows,
-            "of": each.of,
-            "version": each.version and each.version.metadata_sha,
-        }
-        for each in done
-    ]
+    copied = [members(each, "key", "partition", "rows", "of", "version=version.metadata_sha") for each in done]
+    columns = ("feature", "partition", "copied" if apply else "to copy", "of", "version")
+    rows = [(each.key, each.partition, each.rows, each.of, each.version and each.version.short) for each in done]
     session.show(
         {"applied": apply, "to": target.store.uri, "features": copied},
-        Table(
-            ("feature", "partition", "copied" if apply else "to copy", "of", "version"),
-            [(each.key, each.partition, each.rows, each.of, each.version and each.version.short) for each in done],
-            right=("copied", "to copy", "of"),
-        ),
+        Table(columns, rows, right=("copied", "to copy", "of")),
         note=None if apply else "Nothing was copied: this is a dry run. Do it with --apply.",
     )
 
@@ -191,12 +176,9 @@ def _heads(table: "VersionedTable") -> "list[tuple[Version, FeatureRecord]]":
 def _document(table: "VersionedTable", version: "Version", record: "FeatureRecord") -> dict[str, Any]:
     return {
         "key": "/".join(table.asset_key),
-        "partition": version.partition,
-        "version": version.metadata_sha,
-        "code_version": version.identity.code_version,
-        "rows": version.identity.nrow,
-        "left": record.left,
-        "ids": record.ids,
+        **members(version, "partition", "version=metadata_sha"),
+        **members(version.identity, "code_version", "rows=nrow"),
+        **members(record, "left", "ids"),
         "hash": {"algorithm": record.hash[0], "length": record.hash[1]},
         "fields": {
             key: dict(zip(_FIELD, (static, code, record.digests.get(key)), strict=True))

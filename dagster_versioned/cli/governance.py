@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dagster_versioned.cli.arguments import argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Table, counted, minute
 from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dagster_versioned.governance.documents import Dispatch, RegistrationKind
     from dagster_versioned.governance.mirror import Difference, GovernanceStore
@@ -69,14 +70,11 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
         session.note(f"The registry as it was last fetched: {error}")
     statuses = [_status_of(registry, store, name) for name in projects or _all_projects(registry, store)]
     ok = not any(status["problem"] or status["differences"] for status in statuses)
+    columns = ["project", "state", "location", "before", ""]
+    rows = [(p["project"], p["state"], p["location"], p["moves"], "; ".join(_remarks(p))) for p in statuses]
     session.show(
         {**_clone(registry), "governance": store.store.uri, "ok": ok, "projects": statuses},
-        Table(
-            ["project", "state", "location", "before", ""],
-            [(p["project"], p["state"], p["location"], p["moves"], "; ".join(_remarks(p))) for p in statuses],
-            right=("before",),
-            none=f"No projects in {registry.remote}.",
-        ),
+        Table(columns, rows, right=("before",), none=f"No projects in {registry.remote}."),
     )
     if not ok:
         session.note("Bring the governance storage up to the registry: dagster-versioned gov pull.")
@@ -97,13 +95,10 @@ def listing(session: Session) -> None:
         except GovernanceError as error:
             project["problem"] = str(error)
         projects.append(project)
+    rows = [(p["project"], p["location"], "cannot be read" if p["problem"] else None) for p in projects]
     session.show(
         {"governance": governance.storage.uri, "role": governance.role, "projects": projects},
-        Table(
-            ["project", "location", ""],
-            [(p["project"], p["location"], "cannot be read" if p["problem"] else None) for p in projects],
-            none="No projects.",
-        ),
+        Table(["project", "location", ""], rows, none="No projects."),
     )
     for project in projects:
         if project["problem"]:
@@ -122,18 +117,14 @@ def ref(
 ) -> None:
     """Show where a project is, where it was, and what happened; or repair ref.json."""
     if repair:
-        registry, store = developer(session)
-        commit = (registry.rehearsal() if dry_run else registry).repair_ref(name)
-        published = [] if dry_run else store.publish(registry, [name])
-        _recorded(session, name, commit, published, dry_run, "ref.json is written anew from the history")
+        what = "ref.json is written anew from the history"
+        _record(session, *developer(session), name, dry_run, what, lambda registry: registry.repair_ref(name))
         return
     governance = session.governed()
     documents = governance.mirror.documents(name) if live else governance.documents(name)
-    events = [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in documents.history.events]
-    rows = [
-        (minute(event.timestamp), event.kind, event.target.uri if event.target else None, event.actor, event.reason)
-        for event in documents.history.events
-    ]
+    history = documents.history.events
+    events = [event.model_dump(mode="json", by_alias=True, exclude_none=True) for event in history]
+    rows = [(minute(e.timestamp), e.kind, e.target and e.target.uri, e.actor, e.reason) for e in history]
     session.show(
         {"project": name, "ref": documents.ref.model_dump(mode="json", exclude_none=True), "events": events},
         f"{name} is at {documents.ref.current.uri}",
@@ -157,9 +148,7 @@ def dispatch(
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""
     if method is None and not remove:
-        methods = session.governed().documents(name).dispatch.methods
-        rows = [(lang, where, dotted) for lang, named in methods.items() for where, dotted in sorted(named.items())]
-        session.show({"project": name, "methods": methods}, Table(["language", "context", "method"], rows))
+        _show_dispatch(session, name)
         return
     if (method is not None) == remove or (remove and context is None):
         raise InvalidInput(
@@ -169,10 +158,14 @@ def dispatch(
     registry.fetch()
     chosen = context or "default"
     changed = _changed_dispatch(registry, name, language, chosen, method)
-    commit = (registry.rehearsal() if dry_run else registry).set_dispatch(name, changed)
-    published = [] if dry_run else store.publish(registry, [name])
     what = f"{language} reads by {method} in context {chosen}" if method else f"{language} has no context {chosen}"
-    _recorded(session, name, commit, published, dry_run, what)
+    _record(session, registry, store, name, dry_run, what, lambda target: target.set_dispatch(name, changed))
+
+
+def _show_dispatch(session: Session, project: str) -> None:
+    methods = session.governed().documents(project).dispatch.methods
+    rows = [(lang, where, dotted) for lang, named in methods.items() for where, dotted in sorted(named.items())]
+    session.show({"project": project, "methods": methods}, Table(["language", "context", "method"], rows))
 
 
 def _changed_dispatch(
@@ -198,14 +191,9 @@ def pull(session: Session, dry_run: DryRun = False) -> None:
     published = store.status(registry) if dry_run else store.publish(registry)
     moved = "was up to date" if before == registry.commit_sha else f"is at {str(registry.commit_sha)[:12]}"
     done = "would be published" if dry_run else "published"
+    commit = registry.commit_sha
     session.show(
-        {
-            **_clone(registry),
-            "applied": not dry_run,
-            "before": before,
-            "commit": registry.commit_sha,
-            "published": published,
-        },
+        {**_clone(registry), "applied": not dry_run, "before": before, "commit": commit, "published": published},
         f"{registry.path} {moved}; {counted(len(published), 'document')} of {store.store.uri} {done}",
         *(f"  {each.project} {each.document}: {each.state}" for each in published),
     )
@@ -231,10 +219,24 @@ def _enroll(
         reason=reason,
         open_store=opener(session),
     )
-    _recorded(session, project, done.commit, done.published, dry_run, f"{kind} at {location.uri}")
+    _show_recorded(session, project, done.commit, done.published, dry_run, f"{kind} at {location.uri}")
 
 
-def _recorded(
+def _record(
+    session: Session,
+    registry: "Registry",
+    store: "GovernanceStore",
+    project: str,
+    dry_run: bool,
+    what: str,
+    change: "Callable[[Registry], str | None]",
+) -> None:
+    """Change a project in the registry, publish that, and show the outcome."""
+    commit = change(registry.rehearsal() if dry_run else registry)
+    _show_recorded(session, project, commit, [] if dry_run else store.publish(registry, [project]), dry_run, what)
+
+
+def _show_recorded(
     session: Session,
     project: str,
     commit: str | None,
@@ -242,7 +244,7 @@ def _recorded(
     dry_run: bool,
     what: str,
 ) -> None:
-    """Print the outcome of an event: one commit of the registry, or none because it was so already."""
+    """Show the outcome of an event: one commit of the registry, or none because it was so already."""
     session.show(
         {
             "project": project,
@@ -263,15 +265,8 @@ def _all_projects(registry: "Registry", store: "GovernanceStore") -> "list[str]"
 
 
 def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "project": project,
-        "state": "unknown",
-        "location": None,
-        "moves": None,
-        "pending": None,
-        "differences": [],
-        "problem": None,
-    }
+    document: dict[str, Any] = {"project": project, "state": "unknown", "location": None, "moves": None}
+    document |= {"pending": None, "differences": [], "problem": None}
     try:
         known = registry.state(project)
         document["state"] = "decommissioned" if known.is_decommissioned else "moving" if known.pending else "governed"
@@ -279,9 +274,7 @@ def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> 
             document["pending"] = known.pending.model_dump(mode="json", by_alias=True, exclude_none=True)
         if known.ref is not None:
             document |= {"location": known.ref.current.uri, "moves": len(known.ref.previous)}
-        document["differences"] = [
-            {"document": each.document, "state": each.state} for each in store.status(registry, [project])
-        ]
+        document["differences"] = [members(each, "document", "state") for each in store.status(registry, [project])]
     except VersionedError as error:
         document["problem"] = str(error)
     return document
@@ -296,15 +289,7 @@ def _remarks(project: dict[str, Any]) -> list[str]:
 
 
 def _clone(registry: "Registry") -> dict[str, Any]:
-    from dagster_versioned.cli.documents import moment
-
-    fetched = registry.fetched_at
-    return {
-        "registry": registry.remote,
-        "clone": str(registry.path),
-        "commit": registry.commit_sha,
-        "fetched_at": moment(fetched) if fetched else None,
-    }
+    return members(registry, "registry=remote", "clone=path", "commit=commit_sha", "fetched_at")
 
 
 def _place_of(members: dict[str, str]) -> str:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dagster_versioned.cli.arguments import Apply, Why, argument, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DryRun
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Part, Table, counted
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.features.graph import FeatureGraph
+    from dagster_versioned.features.graph import Feature, FeatureGraph
     from dagster_versioned.features.graph_diff import GraphDiff
     from dagster_versioned.features.lock import FeatureLock
     from dagster_versioned.features.pending_work import PendingWork
@@ -126,17 +127,11 @@ def diff(
 def history(session: Session, limit: Annotated[int | None, flag("--limit", "Only the newest.", min=1)] = None) -> None:
     """List what was pushed, newest first."""
     pushes = _history(session).pushes(limit)
-    session.show(
-        {"pushes": [push.to_json() for push in pushes]},
-        Table(
-            ["push", "snapshot", "project version", "at", "by", "why"],
-            [
-                (f"@{p.number}", p.snapshot[:_SHORT], p.project_version, f"{p.at:%Y-%m-%d %H:%M}", p.by, p.why)
-                for p in pushes
-            ],
-            none="Nothing was pushed.",
-        ),
-    )
+    columns = ["push", "snapshot", "project version", "at", "by", "why"]
+    rows = [
+        (f"@{p.number}", p.snapshot[:_SHORT], p.project_version, f"{p.at:%Y-%m-%d %H:%M}", p.by, p.why) for p in pushes
+    ]
+    session.show({"pushes": [push.to_json() for push in pushes]}, Table(columns, rows, none="Nothing was pushed."))
 
 
 @command("graph push -m my_project.definitions --dry-run", "graph push -m my_project.definitions --why 'ticket 12'")
@@ -185,16 +180,13 @@ def plan(session: Session, module: _Module = None, upstream: Upstreams = None) -
     graph = _needed(module, "Nothing was read.")
     found = pending_work(session.open(), graph, upstream_projects(session, graph, upstream))
     columns = ("to compute", "new", "stale", "orphaned", "unchanged")
+    rows = [
+        (each.key, each.certainty, *_numbers(each), "; ".join(filter(None, [*_reasons(each), each.note])))
+        for each in found
+    ]
     session.show(
         {"features": [{**asdict(each), "todo": each.todo} for each in found]},
-        Table(
-            ["feature", "", *columns, "why"],
-            [
-                (each.key, each.certainty, *_numbers(each), "; ".join(filter(None, [*_reasons(each), each.note])))
-                for each in found
-            ],
-            right=columns,
-        ),
+        Table(["feature", "", *columns, "why"], rows, right=columns),
         note="'at most': more is not computed, and less where what comes of the features above is as it was."
         if any(each.certainty == "at most" for each in found)
         else None,
@@ -236,30 +228,19 @@ def rebase(
         why=why,
         dry_run=not apply,
     )
-    features = [
-        {
-            "key": each.key,
-            "samples": each.samples,
-            "left": each.left,
-            "before": each.before.metadata_sha,
-            "after": each.after and each.after.metadata_sha,
-        }
-        for each in report.features
-    ]
+    shown = ("key", "samples", "left", "before=before.metadata_sha", "after=after.metadata_sha")
+    features = [members(each, *shown) for each in report.features]
     document = {"applied": apply, "push": report.push and report.push.to_json(), "features": features}
     if not report.features:
         session.show(document, "No sample is computed by other definitions than these.")
         return
+    rows = [
+        (each.key, each.samples, each.left, each.before.short, each.after and each.after.short)
+        for each in report.features
+    ]
     session.show(
         document,
-        Table(
-            ["feature", "accepted", "to compute", "before", "after"],
-            [
-                (each.key, each.samples, each.left, each.before.short, each.after and each.after.short)
-                for each in report.features
-            ],
-            right=("accepted", "to compute"),
-        ),
+        Table(["feature", "accepted", "to compute", "before", "after"], rows, right=("accepted", "to compute")),
         note=None if apply else "Nothing was written: this is a dry run. Do it with --apply.",
     )
 
@@ -349,39 +330,26 @@ def _reasons(each: "PendingWork") -> list[str]:
 
 
 def _graph_document(graph: "FeatureGraph") -> dict[str, Any]:
-    return {
-        "project_version": graph.project_version,
-        "features": [
-            feature.to_json()
-            | {"fields": _field_documents(graph, feature.key), **_version_document(graph, feature.key)}
-            for feature in graph
-        ],
-    }
+    features = [_feature_document(graph, feature) for feature in graph]
+    return {"project_version": graph.project_version, "features": features}
 
 
-def _field_documents(graph: "FeatureGraph", key: str) -> list[dict[str, Any]]:
-    versions = graph.versions(key).fields
-    return [
+def _feature_document(graph: "FeatureGraph", feature: "Feature") -> dict[str, Any]:
+    versions = graph.versions(feature.key)
+    fields = [
         {
             **field.to_json(),
-            "version": versions[field.key],
-            "parents": [ref.text for ref in graph.parents(key, field.key)],
+            "version": versions.fields[field.key],
+            "parents": [ref.text for ref in graph.parents(feature.key, field.key)],
         }
-        for field in graph[key].fields
+        for field in feature.fields
     ]
-
-
-def _version_document(graph: "FeatureGraph", key: str) -> dict[str, Any]:
-    versions = graph.versions(key)
-    return {"feature_version": versions.feature, "feature_code_version": versions.code}
+    named = members(versions, "feature_version=feature", "feature_code_version=code")
+    return {**feature.to_json(), "fields": fields, **named}
 
 
 def _diff_document(diff: "GraphDiff") -> dict[str, Any]:
-    return {
-        "project_versions": {"before": diff.before, "after": diff.after},
-        "features": diff.features,
-        "unchanged": diff.unchanged,
-    }
+    return {"project_versions": members(diff, "before", "after"), **members(diff, "features", "unchanged")}
 
 
 def upstream_projects(session: Session, graph: "FeatureGraph", locations: list[str] | None) -> "list[Project]":
@@ -421,23 +389,25 @@ def lock(
     before = FeatureLock.read(output) if output.exists() else FeatureLock.empty()
     after = before.locked(project, features or ())
     diff = graph_diff(before.graph, after.graph)
-    was = before.projects.get(project.name)
-    is_same = not diff and was is not None and was.features == after.projects[project.name].features
+    is_same = not diff and _pinned(before, project) == _pinned(after, project)
     applied = not is_same and not check
     if applied:
         after.write(output)
-    done = f"{output} is up to date" if is_same else f"Wrote {output}"
+    done = f"Wrote {output}" if applied else f"{output} is up to date"
+    done = f"{done}: {counted(len(list(after)), 'feature')}." if applied or is_same else f"{output} is not up to date."
+    projects = {name: each.model_dump() for name, each in after.projects.items()}
     session.show(
-        {
-            "applied": applied,
-            "output": output,
-            "projects": {name: each.model_dump() for name, each in after.projects.items()},
-            "features": diff.features,
-        },
+        {"applied": applied, "output": output, "projects": projects, "features": diff.features},
         None if is_same else _changes_table(diff, before, after),
-        f"{output} is not up to date." if check and not is_same else f"{done}: {counted(len(list(after)), 'feature')}.",
+        done,
     )
-    return ExitCode.FINDINGS if check and not is_same else None
+    return None if applied or is_same else ExitCode.FINDINGS
+
+
+def _pinned(lock: "FeatureLock", project: "Project") -> object:
+    """What a lock pins of a project; ``None`` where it does not have it."""
+    found = lock.projects.get(project.name)
+    return found and found.features
 
 
 def _changes_table(diff: "GraphDiff", before: "FeatureLock", after: "FeatureLock") -> Table:

@@ -1,6 +1,8 @@
 """The verbs that look: nothing they do changes a table. Heavy imports wait until a verb runs."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +19,7 @@ from dagster_versioned.cli.arguments import (
     option,
 )
 from dagster_versioned.cli.commands import Commands
-from dagster_versioned.cli.documents import diff_document, moment, verify_document, version_document
+from dagster_versioned.cli.documents import diff_document, members, moment, verify_document, version_document
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.prove import Trust, is_governed, note_ungoverned, trusted_keys
 from dagster_versioned.cli.session import Session, table_of
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.diff import ColumnChange
     from dagster_versioned.tables.documents.head import Held
     from dagster_versioned.tables.history import Version
-    from dagster_versioned.tables.pins import Pin
     from dagster_versioned.tables.table import VersionedTable
     from dagster_versioned.tables.verify import Finding, VerifyReport
 
@@ -51,18 +52,16 @@ def ls(session: Session) -> ExitCode | None:
             tables.append(_summary(project.table(str(name))))
         except (IntegrityError, UnsupportedFeature) as error:
             tables.append({**_NO_SUMMARY, "table": str(name), "problem": str(error)})
+    columns = ("table", "version", "log", "rows", "size", "partitions", "versions", "written", "")
+    rows = [{**table, "remarks": "; ".join(_remarks(table))} for table in tables]
     session.show(
         {"project": project.name, "location": project.store.uri, "tables": tables},
-        _listed(
-            [{**table, "remarks": "; ".join(_remarks(table))} for table in tables],
-            *("table", "version", "log", "rows", "size", "partitions", "versions", "written", ""),
-            none=f"No tables at {project.store.uri}.",
-        ),
+        _listed(rows, *columns, none=f"No tables at {project.store.uri}."),
     )
-    for table in tables:
-        if table["problem"]:
-            session.note(f"{table['table']}: {table['problem']}")
-    return ExitCode.INTEGRITY if any(table["problem"] for table in tables) else None
+    unread = [table for table in tables if table["problem"]]
+    for table in unread:
+        session.note(f"{table['table']}: {table['problem']}")
+    return ExitCode.INTEGRITY if unread else None
 
 
 @command("history flights", "history monthly --partition 2013-01-01 --limit 5")
@@ -90,14 +89,7 @@ def show(session: Session, table: TableArgument, version: MaybeVersion = None, p
         document = _whole(subject)
     else:
         document = _single(subject, version, partition)
-    if document["partitions"] is None:
-        session.show(document, _version_parts(document))
-        return
-    session.show(
-        document,
-        Fields([("table", document["table"]), ("version", document["version"])]),
-        _listed(document["partitions"], "partition", "version", "log", "rows", "size", "written"),
-    )
+    session.show(document, _version_parts(document) if document["partitions"] is None else _whole_parts(document))
 
 
 @command("diff flights @3", "diff flights a3f8c1 5e0b77", "diff airports @0 @1 --rows --key faa")
@@ -144,8 +136,7 @@ def read(
 
     from dagster_versioned.cli import rows
 
-    if output is not None:
-        rows.export_format(output)
+    rows.check_format(output)
     subject = session.table(table)
     files = subject.files(version, columns=_column_names(columns), partitions=partition)
     reader: pa.RecordBatchReader = subject.read_files(files, pa.RecordBatchReader)
@@ -163,14 +154,10 @@ def read(
         session.show(document | file, f"{written} rows of {subject.name} in {output}, {human_size(size)}.")
         return
     shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
-    plain_rows = rows.plain_rows(shown)
     of = "" if total is None else f" of {total}"
     more = f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE."
-    session.show(
-        document | {"columns": rows.columns_document(reader.schema), "rows": plain_rows},
-        rows.rows_table(reader.schema, plain_rows),
-        note=more if total is None or shown.num_rows < total else None,
-    )
+    note = more if total is None or shown.num_rows < total else None
+    session.show(*rows.rows_shown(document, shown), note=note)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
@@ -185,10 +172,9 @@ def _export(
 
     rows.check_exportable(reader.schema, output)
     expected = total if limit is None or total is None else min(limit, total)
+    batches = rows.first(reader, limit)
     with progress(f"Writing {output}", quiet=session.quiet) as advance:
-        return rows.export(
-            reader.schema, rows.first(reader, limit), output, lambda done: advance(done, expected or done)
-        )
+        return rows.export(reader.schema, batches, output, lambda done: advance(done, expected or done))
 
 
 @command("verify", "verify flights weather", "verify flights --at @12")
@@ -215,36 +201,53 @@ def verify(
     With --trust, or in a governed project that trusts keys, also by whom versions are signed. Exits with 1 if anything
     is not. Expired and purged versions are recorded gaps, and no findings.
     """
-    witnesses = dict(_witness(text) for text in witness or ())
-    if (at or partition or witnesses) and len(tables or ()) != 1:
-        raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
+    witnesses = dict(map(_witness, witness or ()))
+    if at or partition or witnesses:
+        _check_one(tables)
     project = session.open()
-    keys = trusted_keys(session, trust) if trust or require_signatures or is_governed(session) else None
-    if keys is None:
-        note_ungoverned(session, project)
-    documents = [
-        _verified(session, table_of(project, name), at, partition, witnesses)
-        for name in tables or map(str, project.tables())
-    ]
-    if keys is not None and (keys.keys or require_signatures or keys.signatures_required):
-        is_required = require_signatures or keys.signatures_required
+    keys = _keys(session, project, trust, require_signatures)
+    names = tables or list(map(str, project.tables()))
+    documents = [_verified(session, table_of(project, name), at, partition, witnesses) for name in names]
+    if keys is not None:
         for document in documents:
-            document["signatures"] = _signatures(project, document["table"], keys, at, partition)
-            good = ("signed",) if is_required else ("signed", "unsigned", "elsewhere")
-            document["not_signed"] = sum(each.standing not in good for each in document["signatures"])
-            document["ok"] &= not document["not_signed"]
+            document |= _signatures(project, document, keys, at, partition)
+    return show_verified(session, documents)
+
+
+def _check_one(tables: list[str] | None) -> None:
+    if len(tables or ()) != 1:
+        raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
+
+
+def show_verified(session: Session, documents: list[dict[str, Any]]) -> ExitCode | None:
+    """Show what a verification of tables looked at and found; the exit code says whether it found anything."""
     ok = all(document["ok"] for document in documents)
-    session.show({"ok": ok, "tables": documents}, report_lines(documents))
+    session.show({"ok": ok, "tables": documents}, _report_lines(documents))
     return None if ok else ExitCode.FINDINGS
 
 
+def _keys(session: Session, project: "Project", trust: list[Path] | None, required: bool) -> "TrustedKeys | None":
+    """Whose signatures are looked for, and whether all must be signed; ``None`` where none are looked for."""
+    if not (trust or required or is_governed(session)):
+        note_ungoverned(session, project)
+        return None
+    keys = trusted_keys(session, trust)
+    keys = replace(keys, signatures_required=required or keys.signatures_required)
+    return keys if keys.keys or keys.signatures_required else None
+
+
 def _signatures(
-    project: "Project", table: str, keys: "TrustedKeys", at: str | None, partition: str | None
-) -> "list[CommitSignatures]":
+    project: "Project", document: dict[str, Any], keys: "TrustedKeys", at: str | None, partition: str | None
+) -> dict[str, Any]:
+    """Who has signed a table's versions, for its document."""
     from dagster_versioned.proof.signatures import check_signatures
 
+    table = document["table"]
     versions = None if at is None else [project.table(table).version(at, partition=partition)]
-    return check_signatures(project, table, keys, versions)
+    found = check_signatures(project, table, keys, versions)
+    good = ("signed",) if keys.signatures_required else ("signed", "unsigned", "elsewhere")
+    not_signed = sum(each.standing not in good for each in found)
+    return {"signatures": found, "not_signed": not_signed, "ok": document["ok"] and not not_signed}
 
 
 _NO_SUMMARY: dict[str, Any] = dict.fromkeys(
@@ -263,12 +266,12 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
     head = table_head(table.name, state)
     return {
         "table": str(table.name),
-        "version": head.metadata_sha if head else None,
+        **members(head, "version=metadata_sha"),
         "log_version": state.log_version,
         **_totals(list(state.history.heads.values())),
-        "partitions": head.partitions if head else None,
+        **members(head, "partitions"),
         "versions": sum(1 for v in state.history.versions if v.raw is not None),
-        "held": head.held if head else None,
+        **members(head, "held"),
         "dropped": str(dropped) if (dropped := TableRecord.of(state.snapshot).dropped) else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,
@@ -285,17 +288,15 @@ def _totals(heads: "Sequence[Version]") -> dict[str, Any]:
     }
 
 
-def _remarks(table: dict[str, Any]) -> list[str]:
-    remarks: list[str] = []
+def _remarks(table: dict[str, Any]) -> Iterator[str]:
     if table["problem"]:
-        remarks.append("cannot be read")
+        yield "cannot be read"
     if table["foreign"]:
-        remarks.append("foreign commit: adopt")
+        yield "foreign commit: adopt"
     if table["dropped"]:
-        remarks.append(table["dropped"])
+        yield table["dropped"]
     if table["held"]:
-        remarks.append(f"held: {table['held'].why}")
-    return remarks
+        yield f"held: {table['held'].why}"
 
 
 def _whole(table: "VersionedTable") -> dict[str, Any]:
@@ -314,29 +315,29 @@ def _single(table: "VersionedTable", reference: str | None, partition: str | Non
 
     version = table.version(reference, partition=partition)
     state = table.state
-    entry = None if version.is_foreign else version.entry
-    current = version == (state.history.unadopted or state.history.heads.get(version.partition))
-    held = partition_head(table.name, version, state).held if entry and current else None
+    document: dict[str, Any] = {"identity": None, "facts": None}
+    current, held = version == (state.history.unadopted or state.history.heads.get(version.partition)), None
+    if not version.is_foreign:
+        document = {"identity": version.entry.identity.to_json(), "facts": version.entry.facts.to_json()}
+        held = partition_head(table.name, version, state).held if current else None
     files = () if version.gone else table.files(version.metadata_sha or f"@{version.log_version}").scan.files
+    pinned = (table.name, version.metadata_sha)
     return {
         "table": str(table.name),
         **version_document(version),
         "partitions": None,
         "current": current,
         "held": held,
-        "pins": sorted(pin.name for pin in read_pins(table.project).values() if _is_named(pin, table, version)),
+        "pins": sorted(pin.name for pin in read_pins(table.project).values() if (pin.table, pin.version) == pinned),
         "commit_sha256": state.history.record(version.log_version).sha256,
-        "identity": entry.identity.to_json() if entry else None,
-        "facts": entry.facts.to_json() if entry else None,
-        "files": [
-            {"key": file.key, "size_bytes": file.size, "rows": file.remaining_records, "sha256": file.sha256}
-            for file in files
-        ],
+        **document,
+        "files": [members(file, "key", "size_bytes=size", "rows=remaining_records", "sha256") for file in files],
     }
 
 
-def _is_named(pin: "Pin", table: "VersionedTable", version: "Version") -> bool:
-    return pin.table == table.name and pin.version == version.metadata_sha
+def _whole_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
+    yield Fields((name, document[name]) for name in ("table", "version"))
+    yield _listed(document["partitions"], "partition", "version", "log", "rows", "size", "written")
 
 
 def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
@@ -348,11 +349,11 @@ def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
         [
             *((name, document[name]) for name in names),
             ("current", "yes" if document["current"] else "no"),
-            ("held", held and f"{held.why} ({held.by or 'nobody named'})"),
+            ("held", held and _held_text(held)),
             ("pins", ", ".join(document["pins"]) or None),
             ("rows", document["rows"]),
             ("size", human_size(document["size_bytes"])),
-            ("row order", {"seq": "significant", "bag": "ignored"}.get(str(facts.get("digest", ""))[:3])),
+            ("row order", {"seq": "significant", "bag": "ignored"}.get(str(facts.get("digest"))[:3])),
             *((name, document[name]) for name in ("code_version", "message", "author", "run_id", "promoted_from")),
             ("table_type", identity.get("table_type")),
         ]
@@ -361,6 +362,10 @@ def _version_parts(document: dict[str, Any]) -> Iterator[Fields | Table]:
         yield from _identity_parts(identity)
     if document["files"]:
         yield _listed(document["files"], "file", "rows", "size")
+
+
+def _held_text(held: "Held") -> str:
+    return f"{held.why} ({held.by or 'nobody named'})"
 
 
 def _identity_parts(identity: dict[str, Any]) -> Iterator[Table]:
@@ -386,30 +391,22 @@ def _row_differences(table: "VersionedTable", before: str | None, after: str | N
 
     found = table.diff_rows(before, after, key=key)
     personal = personal_columns(table.state.snapshot.metadata.configuration)
-
-    def shown(rows: "pa.Table") -> list[dict[str, Any]]:
-        return [without_values(row, personal) for row in plain_rows(rows.slice(0, EXAMPLES))]
-
-    pairs = zip(shown(found.changed_before), shown(found.changed_after), strict=True)
-    return {
-        "key": key,
-        **found.counts(),
-        "examples": {
-            "added": shown(found.added),
-            "removed": shown(found.removed),
-            "changed": [{"before": old, "after": new} for old, new in pairs],
-        },
-    }
+    added, removed, old_rows, new_rows = (
+        [without_values(row, personal) for row in plain_rows(rows.slice(0, EXAMPLES))]
+        for rows in (found.added, found.removed, found.changed_before, found.changed_after)
+    )
+    changed = [{"before": old, "after": new} for old, new in zip(old_rows, new_rows, strict=True)]
+    return {"key": key, **found.counts(), "examples": {"added": added, "removed": removed, "changed": changed}}
 
 
 def _diff_parts(document: dict[str, Any], key: list[str]) -> Iterator[str | Fields | Table]:
     before, after, parts = document["before"], document["after"], document["parts"]
+    ends = (("before", before), ("after", after))
     if before["version"] == after["version"]:
         yield f"The same version: {before['version']}"
     yield Fields(
         [
-            ("before", f"{short(before['version'])} ({_at(before['log_version'])})"),
-            ("after", f"{short(after['version'])} ({_at(after['log_version'])})"),
+            *((name, f"{short(end['version'])} ({_at(end['log_version'])})") for name, end in ends),
             ("data", "the same" if document["same_data"] else "different"),
             ("rows", f"{before['rows']} -> {after['rows']} ({after['rows'] - before['rows']:+d})"),
             ("parts", f"{parts['added']} added, {parts['removed']} removed, {parts['shared']} shared"),
@@ -440,7 +437,7 @@ def _changes(document: dict[str, Any]) -> Iterator[tuple[object, ...]]:
 def _example_lines(examples: dict[str, list[dict[str, Any]]], key: list[str]) -> Iterator[tuple[str, str, str]]:
     for sign, kind in (("+", "added"), ("-", "removed")):
         for row in examples[kind]:
-            yield sign, _values(row, key), _values(row, [name for name in row if name not in key])
+            yield sign, _values(row, key), _values(row, (name for name in row if name not in key))
     for pair in examples["changed"]:
         old, new = pair["before"], pair["after"]
         different = [name for name in old if name in new and old[name] != new[name]]
@@ -448,7 +445,7 @@ def _example_lines(examples: dict[str, list[dict[str, Any]]], key: list[str]) ->
         yield "~", _values(new, key), changed
 
 
-def _values(row: dict[str, Any], names: list[str]) -> str:
+def _values(row: dict[str, Any], names: Iterable[str]) -> str:
     return ", ".join(f"{name}={_value(row[name])}" for name in names)
 
 
@@ -456,8 +453,7 @@ def _value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
-    """What a verification looked at and found, table by table."""
+def _report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
     for document in documents:
         looked = (
             f"{counted(document['versions'], 'version')}, {counted(document['parts'], 'part')} "
@@ -473,11 +469,9 @@ def report_lines(documents: list[dict[str, Any]]) -> Iterator[str]:
 
 def _signature_lines(signatures: "Sequence[CommitSignatures]") -> Iterator[str]:
     """One line for all that are signed by the same, one for each other commit."""
-    signed: dict[str, int] = {}
+    signed = Counter(each.text for each in signatures if each.standing == "signed")
     for each in signatures:
-        if each.standing == "signed":
-            signed[each.text] = signed.get(each.text, 0) + 1
-        else:
+        if each.standing != "signed":
             yield f"  signature @{each.log_version}: {each.text}"
         yield from (f"  @{each.log_version}: {note}" for note in each.notes)
     yield from (f"  {counted(count, 'commit')} {text}" for text, count in signed.items())

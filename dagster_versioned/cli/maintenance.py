@@ -16,11 +16,12 @@ from dagster_versioned.cli.arguments import (
     argument,
     flag,
     option,
+    parse_moment,
+    parse_span,
 )
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.documents import collection_document, version_document
 from dagster_versioned.cli.session import Session, table_of
-from dagster_versioned.cli.span import parse_moment, parse_span
 from dagster_versioned.cli.terminal import Table, confirm, counted, human_size, progress, say, short
 from dagster_versioned.errors import InvalidInput
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dagster_versioned.cli.arguments import Tables, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.developer import DRY, DryRun
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import Progress, counted, progress, short
@@ -62,10 +63,7 @@ def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_ru
             "remote": remote,
             "applied": not dry_run,
             "commit": report.commit,
-            "changed": [
-                {"table": each.table, "version": each.version, "log_version": each.log_version, "before": each.before}
-                for each in report.changed
-            ],
+            "changed": [members(each, "table", "version", "log_version", "before") for each in report.changed],
             "unchanged": report.unchanged,
             "refused": [{"table": table, "problem": why} for table, why in report.refused.items()],
         },
@@ -85,17 +83,14 @@ def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_ru
 def _witnessed(
     session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
 ) -> ExitCode | None:
-    from dagster_versioned.cli.inspect import report_lines
+    from dagster_versioned.cli.inspect import show_verified
 
     try:
         mirrored.fetch()
     except GovernanceError as error:
         session.note(f"The mirror as it was last fetched: {error}")
     names = tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()})
-    reports = [_verified(session, project.table(name), mirrored) for name in names]
-    ok = all(report["ok"] for report in reports)
-    session.show({"ok": ok, "tables": reports}, report_lines(reports))
-    return None if ok else ExitCode.FINDINGS
+    return show_verified(session, [_verified(session, project.table(name), mirrored) for name in names])
 
 
 def _verified(session: Session, table: "VersionedTable", mirrored: "VersionMirror") -> dict[str, Any]:

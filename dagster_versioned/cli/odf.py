@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dagster_versioned.cli import sharing
-from dagster_versioned.cli.arguments import TableArgument, argument, flag, option
+from dagster_versioned.cli.arguments import TableArgument, argument, flag, option, parse_moment
 from dagster_versioned.cli.chain_arguments import (
     KeyFile,
     KeyVariable,
@@ -27,7 +27,6 @@ from dagster_versioned.cli.chain_arguments import (
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session
-from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import Fields, Table, counted, human_size, progress, say
 from dagster_versioned.errors import InvalidInput
 

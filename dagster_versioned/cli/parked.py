@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dagster_versioned.cli.arguments import Apply, Why, argument
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import Fields, Table, short
 from dagster_versioned.errors import InvalidInput
@@ -27,19 +28,13 @@ def ls(session: Session) -> None:
     if not session.json:
         for problem in unread:
             session.note(str(problem))
+    columns = ("draft", "table", "partitions", "run", "parked", "state", "why")
+    rows = [
+        (short(d.id), d.table, _partitions(d), short(d.run.run_id), d.parked_at[:16], d.standing, d.why) for d in drafts
+    ]
     session.show(
         {"drafts": [_json_of(draft) for draft in drafts], "unreadable": unread},
-        Table(
-            ("draft", "table", "partitions", "run", "parked", "state", "why"),
-            [
-                (
-                    *(short(draft.id), draft.table, _partitions(draft), short(draft.run.run_id)),
-                    *(draft.parked_at[:16], draft.standing, draft.why),
-                )
-                for draft in drafts
-            ],
-            none=f"No drafts at {project.store.uri}.",
-        ),
+        Table(columns, rows, none=f"No drafts at {project.store.uri}."),
     )
 
 
@@ -51,17 +46,14 @@ def show(session: Session, draft: DraftId) -> None:
     parked = find_draft(session.open().data, draft)
     names = ("draft", "table", "run", "parked_at", "state", "why", "closed_at", "by")
     document = _json_of(parked)
+    rows = [
+        (each["partition"], short(each["version"]), short(each["saw"]), each["rows"], short(each["published"]))
+        for each in document["versions"]
+    ]
     session.show(
         {"draft": document},
         Fields((name.removesuffix("_at"), document[name]) for name in names),
-        Table(
-            ("partition", "version", "saw", "rows", "published as"),
-            [
-                (each["partition"], short(each["version"]), short(each["saw"]), each["rows"], short(each["published"]))
-                for each in document["versions"]
-            ],
-            right=("rows",),
-        ),
+        Table(("partition", "version", "saw", "rows", "published as"), rows, right=("rows",)),
     )
 
 
@@ -110,24 +102,7 @@ def _partitions(draft: "ParkedDraft") -> str:
 
 
 def _json_of(draft: "ParkedDraft") -> dict[str, Any]:
-    return {
-        "draft": draft.id,
-        "table": str(draft.table),
-        "run": draft.run.run_id,
-        "step": draft.run.step_key,
-        "parked_at": draft.parked_at,
-        "state": draft.standing,
-        "why": draft.why,
-        "closed_at": draft.closed_at,
-        "by": draft.by,
-        "versions": [
-            {
-                "partition": each.partition,
-                "version": each.entry.metadata_sha,
-                "saw": each.saw,
-                "rows": each.contents.nrow,
-                "published": draft.published.get(each.partition),
-            }
-            for each in draft.versions
-        ],
-    }
+    named = members(draft, "draft=id", "table", "run=run.run_id", "step=run.step_key", "parked_at", "state=standing")
+    shown = ("partition", "version=entry.metadata_sha", "saw", "rows=contents.nrow")
+    versions = [{**members(v, *shown), "published": draft.published.get(v.partition)} for v in draft.versions]
+    return {**named, **members(draft, "why", "closed_at", "by"), "versions": versions}

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from dagster_versioned.cli.arguments import flag
-from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
+from dagster_versioned.cli.arguments import Modules, Workspace, flag, named_locations
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
 from dagster_versioned.cli.documents import members
@@ -114,20 +113,22 @@ def _rows(cells: Iterable["ForecastEntry"]) -> Iterator[tuple[str, ...]]:
     for cell in cells:
         groups.setdefault((cell.asset, cell.what, cell.sensors), []).append(cell)
     for (asset, what, sensors), those in groups.items():
-        rows, sizes = ([each for each in sums if each is not None] for sums in zip(*map(_counts, those), strict=True))
+        rows, size = _sum(cell.rows for cell in those), _sum(cell.size_bytes for cell in those)
         yield (
             asset,
             what,
             "" if those[0].partition is None else f"{len(those):,}",
             _why(those),
             ", ".join(sensors) or "nobody",
-            f"{sum(rows):,}" if rows else "?",
-            human_size(sum(sizes)) or "" if sizes else "?",
+            "?" if rows is None else f"{rows:,}",
+            human_size(size) or "?",
         )
 
 
-def _counts(cell: "ForecastEntry") -> tuple[int | None, int | None]:
-    return cell.rows, cell.size_bytes
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum of what is known; ``None`` where nothing is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _why(cells: Sequence["ForecastEntry"]) -> str:

@@ -6,8 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dagster_versioned.cli.arguments import Apply, EnvironmentName, flag, option
-from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
+from dagster_versioned.cli.arguments import Apply, EnvironmentName, Modules, Workspace, flag, named_locations, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.prove import Trust, is_governed, is_marked, trusted_keys, trusted_of_registry

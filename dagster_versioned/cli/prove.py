@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, argument, flag, option
 from dagster_versioned.cli.commands import Commands
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.session import KEY_VARIABLE, Session
 from dagster_versioned.cli.terminal import cell_name, counted, human_size, progress, short, write_text
@@ -84,16 +85,11 @@ def approve(
         expires=expires,
         message=message,
     )
+    key_id = signer.public.key_id
     session.show(
-        {
-            "table": table,
-            "partition": partition,
-            "key_id": signer.public.key_id,
-            "attestation": stored,
-            "expires": expires,
-        },
-        f"{cell_name(table, partition)} approved by {signer.public.key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
-        note=_why_it_does_not_count(session, signer.public.key_id),
+        {"table": table, "partition": partition, "key_id": key_id, "attestation": stored, "expires": expires},
+        f"{cell_name(table, partition)} approved by {key_id[:16]} until {expires:%Y-%m-%d}: {stored}",
+        note=_why_it_does_not_count(session, key_id),
     )
 
 
@@ -124,8 +120,7 @@ def audit(
 
     project = session.open()
     options = _report_options(session, trust, upstream, with_bytes=not without_rows)
-    believed = [] if options.keys is None else [k for k in options.keys.keys if "sign" in k.roles and not k.revoked]
-    keys = [each.key for each in believed]
+    keys = _believed(options.keys)
 
     def write_report(path: Path) -> None:
         path.write_text(report_of(project, table, version, partition=partition, options=options), "utf-8")
@@ -145,22 +140,13 @@ def audit(
     _note_what_is_signed(session, project, table, written, options.keys, keys)
     if verifier is not None:
         write_text(verifier, VERIFIER.read_text("utf-8"))
-    ids = " ".join(f"--trust {key.key_id}" for key in keys) or "--trust KEY_ID"
+    ids = [key.key_id for key in keys]
+    trusting = " ".join(f"--trust {key_id}" for key_id in ids or ["KEY_ID"])
     session.show(
-        {
-            "folder": written.folder,
-            "version": written.version,
-            "partition": written.partition,
-            "log_version": written.log_version,
-            "files": written.files,
-            "size_bytes": written.size_bytes,
-            "attestations": written.attestations,
-            "verifier": verifier or VERIFIER,
-            "key_ids": [key.key_id for key in keys],
-        },
+        {**members(written), "verifier": verifier or VERIFIER, "key_ids": ids},
         f"{cell_name(table, written.partition)} {short(written.version)}: {counted(written.files, 'file')}, "
         f"{human_size(written.size_bytes)}, in {written.folder}.",
-        f"Checked by: python {verifier or 'verify.py'} {written.folder} {ids}",
+        f"Checked by: python {verifier or 'verify.py'} {written.folder} {trusting}",
         note=f"verify.py is {verifier or VERIFIER}. Give it, and the key's id, on another way than the folder.",
     )
 
@@ -196,6 +182,11 @@ def report(
     text = report_of(project, table, version, partition=partition, options=options)
     write_text(file, text)
     session.show({"files": [file]}, f"{file}, {human_size(len(text.encode()))}.")
+
+
+def _believed(trusted: "TrustedKeys | None") -> "list[PublicKey]":
+    """The keys that verify.py may believe."""
+    return [each.key for each in trusted.keys if "sign" in each.roles and not each.revoked] if trusted else []
 
 
 def _note_what_is_signed(

@@ -12,8 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from dagster_versioned.cli.arguments import MaybeVersion, Partition, TableArgument, Tables, flag, option
-from dagster_versioned.cli.code_locations import Modules
+from dagster_versioned.cli.arguments import MaybeVersion, Modules, Partition, TableArgument, Tables, flag, option
 from dagster_versioned.cli.commands import Commands
 from dagster_versioned.cli.explain import Upstreams, opener
 from dagster_versioned.cli.failures import ExitCode
@@ -32,6 +31,11 @@ Allowed = Annotated[
     list[str] | None,
     option("--allow-resource", "NAME", "A resource that the function may use; repeatable. It may write, or call."),
 ]
+
+
+_BY = {True: "by the same code", False: "by other code than is recorded", None: "by code that is not recorded"}
+_SIGNED = ("verdict", "text", "columns", "digest", "same_bytes", "same_code")
+"""What of an outcome is signed."""
 
 
 class Code(StrEnum):
@@ -61,6 +65,20 @@ class _Request:
     upstream: Sequence[str]
     config: Mapping[str, Any] | None = None
     needs_recorded_code: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        table: str,
+        version: "Version",
+        modules: Sequence[str] | None,
+        allowed: Sequence[str] | None,
+        upstream: Sequence[str] | None,
+    ) -> "_Request":
+        """For a version of a table, with the options of a command."""
+        at = f"@{version.log_version}"
+        return cls(session, table, at, version.partition, modules or _modules(), allowed or [], upstream or [])
 
     def to_json(self, scratch: Path) -> str:
         """With the folder that it may write to."""
@@ -102,37 +120,26 @@ def reproduce(
 
     project = session.open()
     signer = signing_key(key) if key else None
-    found = named_version(project.table(table), version, partition)
-    at = f"@{found.log_version}"
+    opened = project.table(table)
+    found = named_version(opened, version, partition)
+    request = _Request.of(session, table, found, module, allow_resource, upstream)
+    request = replace(request, config=_config(config), needs_recorded_code=code is Code.RECORDED)
     with TemporaryDirectory(prefix="dagster-versioned-") as scratch:
-        is_recorded = code is Code.RECORDED
-        request = _Request(
-            session,
-            table,
-            at,
-            found.partition,
-            module or _modules(),
-            allow_resource or [],
-            upstream or [],
-            None if config is None else _config(config),
-            is_recorded,
-        )
-        folder = _recorded_code(found, Path(scratch)) if is_recorded else Path.cwd()
+        folder = _recorded_code(found, Path(scratch)) if request.needs_recorded_code else Path.cwd()
         has_own = runtime is Runtime.RECORDED
-        python = _recorded_python(session, project.table(table), found, Path(scratch)) if has_own else None
+        python = _recorded_python(session, opened, found, Path(scratch)) if has_own else None
         outcome = _run(request, folder, Path(scratch) / "again", python)
-    is_signed = signer is not None and outcome["verdict"] != "not possible"
-    if signer is not None and is_signed:
-        signed = {name: outcome[name] for name in ("verdict", "text", "columns", "digest", "same_bytes", "same_code")}
-        signed |= {"code": code.value, "runtime": runtime.value, "allowed_resources": sorted(allow_resource or ())}
-        attest_reproduction(project, table, at, signed, signer=signer, partition=found.partition)
-    by = {True: "by the same code", False: "by other code than is recorded", None: "by code that is not recorded"}
-    session.show(
-        outcome,
-        f"{cell_name(table, found.partition)} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}",
-        None if outcome["verdict"] == "not possible" else f"  {by[outcome['same_code']]}",
-        f"  signed by {signer.public.key_id[:16]}" if signer is not None and is_signed else None,
-    )
+    lines = [
+        f"{cell_name(table, found.partition)} {short(outcome['version'])}: {outcome['verdict']}, {outcome['text']}"
+    ]
+    if outcome["verdict"] != "not possible":
+        lines.append(f"  {_BY[outcome['same_code']]}")
+        if signer is not None:
+            signed = {name: outcome[name] for name in _SIGNED}
+            signed |= {"code": code.value, "runtime": runtime.value, "allowed_resources": sorted(request.allowed)}
+            attest_reproduction(project, table, request.version, signed, signer=signer, partition=found.partition)
+            lines.append(f"  signed by {signer.public.key_id[:16]}")
+    session.show(outcome, *lines)
     return None if outcome["verdict"] == "reproduced" else ExitCode.FINDINGS
 
 
@@ -155,27 +162,17 @@ def probe(
         newest = max(project.table(name).state.history.heads.values(), key=lambda head: head.log_version, default=None)
         if newest is None:
             continue
-        at = f"@{newest.log_version}"
-        request = _Request(
-            session, name, at, newest.partition, module or _modules(), allow_resource or [], upstream or []
-        )
-        outcomes.append(_probed(request))
-    session.show(
-        {"tables": outcomes},
-        Table(
-            ["table", "version", "outcome", "", "perhaps by"],
-            [
-                (cell_name(o["table"], o["partition"]), short(o["version"]), o["verdict"], o["text"], o["reason"])
-                for o in outcomes
-            ],
-            none="No versions.",
-        ),
-    )
+        outcomes.append(_probed(_Request.of(session, name, newest, module, allow_resource, upstream)))
+    columns = ["table", "version", "outcome", "", "perhaps by"]
+    rows = [
+        (cell_name(o["table"], o["partition"]), short(o["version"]), o["verdict"], o["text"], o["reason"])
+        for o in outcomes
+    ]
+    session.show({"tables": outcomes}, Table(columns, rows, none="No versions."))
     return ExitCode.FINDINGS if any(outcome["verdict"] == _NEVER for outcome in outcomes) else None
 
 
 _NEVER = "never the same"
-_SHOWN = ("verdict", "text", "reason")
 
 
 def _probed(request: _Request) -> dict[str, Any]:
@@ -196,7 +193,9 @@ def _probed(request: _Request) -> dict[str, Any]:
     return {**first, "text": f"{first['text']}; twice the same, so {by}", "reason": None}
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def _config(path: Path | None) -> Mapping[str, Any] | None:
+    if path is None:
+        return None
     import yaml
 
     try:

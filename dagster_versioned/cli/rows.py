@@ -46,20 +46,18 @@ def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
     return [cell(row) for row in readable(table).to_pylist()]
 
 
-def columns_document(schema: pa.Schema) -> list[dict[str, str]]:
-    """The columns that rows have, for ``--json``."""
-    return [{"name": name, "type": str(kind)} for name, kind in zip(schema.names, schema.types, strict=True)]
-
-
-def rows_table(schema: pa.Schema, rows: list[dict[str, Any]]) -> Table:
-    """Rows, as `plain_rows` has them, under the names of their columns."""
-    numbers = [
-        name
-        for name, kind in zip(schema.names, schema.types, strict=True)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    ]
+def rows_shown(document: dict[str, Any], table: pa.Table) -> tuple[dict[str, Any], Table]:
+    """A document with the columns and rows of a table, and the rows under the names of their columns."""
+    names, rows = table.column_names, plain_rows(table)
+    kinds = list(zip(names, table.schema.types, strict=True))
+    columns = [{"name": name, "type": str(kind)} for name, kind in kinds]
     values = [["null" if value is None else str(value) for value in row.values()] for row in rows]
-    return Table(schema.names, values, right=numbers)
+    numbers = [name for name, kind in kinds if _is_number(kind)]
+    return document | {"columns": columns, "rows": rows}, Table(names, values, right=numbers)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def readable(table: pa.Table) -> pa.Table:
@@ -84,6 +82,12 @@ def export_format(path: Path) -> str:
             f"The name {path.name!r} does not say a format. Nothing was written. End it in one of: {', '.join(_SINKS)}."
         )
     return suffix.removeprefix(".")
+
+
+def check_format(path: Path | None) -> None:
+    """Raise `InvalidInput` for a file, where one is named, whose name says no format."""
+    if path is not None:
+        export_format(path)
 
 
 def check_exportable(schema: pa.Schema, path: Path) -> None:
@@ -115,6 +119,12 @@ def check_flat(schema: pa.Schema) -> None:
             f"CSV cannot hold {', '.join(map(repr, refused))}: nested or binary. Nothing was written. Choose another "
             "format (a file may be .parquet, .arrow or .json), or other columns."
         )
+
+
+def export_table(table: pa.Table, path: Path) -> int:
+    """Write all rows of a table to a file, as `export` does; returns how many. Raises `InvalidInput`."""
+    check_exportable(table.schema, path)
+    return export(table.schema, iter(table.to_batches()), path, lambda done: None)
 
 
 def export(schema: pa.Schema, batches: Iterator[pa.RecordBatch], path: Path, progress: Callable[[int], None]) -> int:

@@ -25,15 +25,9 @@ def ls(session: Session) -> None:
     """List the tags of the project."""
     project = session.open()
     tags = [tag for _, tag in sorted(project.tags().items())]
-    session.show(
-        {"tags": tags},
-        Table(
-            ("tag", "made", "by", "why", "tables"),
-            [(tag.name, minute(tag.at), tag.by, tag.why, len(tag.tables)) for tag in tags],
-            right=("tables",),
-            none=f"No tags at {project.store.uri}.",
-        ),
-    )
+    rows = [(tag.name, minute(tag.at), tag.by, tag.why, len(tag.tables)) for tag in tags]
+    none = f"No tags at {project.store.uri}."
+    session.show({"tags": tags}, Table(("tag", "made", "by", "why", "tables"), rows, right=("tables",), none=none))
 
 
 @command("tag show 2026-11", "tag show 2026-11 --json")

@@ -116,16 +116,13 @@ def _between(table: VersionedTable, partition: str | None, good: VersionLike, ba
             f"{table.name} is partitioned, and each partition has its own versions. Nothing was tried. Name one: "
             "--partition KEY."
         )
-    own = [
-        version
-        for version in state.history.versions
-        if version.partition == partition and version.metadata_sha is not None and not version.is_drop
-    ]
+    every = [version for version in state.history.versions if version.partition == partition]
+    own = [version for version in every if version.metadata_sha is not None and not version.is_drop]
     if not own:
         where = "" if partition is None else f" of the partition {partition!r}"
         raise VersionNotFound(f"{table.name} has no versions{where}. Nothing was tried.")
-    ends = [table.version(end, partition=partition).log_version if end is not None else None for end in (good, bad)]
-    first, last = ends[0] if ends[0] is not None else -1, ends[1] if ends[1] is not None else state.log_version
+    first = -1 if good is None else table.version(good, partition=partition).log_version
+    last = state.log_version if bad is None else table.version(bad, partition=partition).log_version
     return [version for version in own if first <= version.log_version <= last]
 
 

@@ -78,12 +78,8 @@ def write_project_report(
 
     Raises `InvalidInput` for a folder that holds something else than such pages, and `StorageError`.
     """
-    foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".html") if folder.is_dir() else []
-    if foreign or (folder.exists() and not folder.is_dir()):
-        what = f"holds {foreign[0]}" if foreign else "is no folder"
-        raise InvalidInput(f"{folder} {what}. Nothing was written. Name a folder for the report alone.")
+    _make_folder(folder)
     options = options or ReportOptions()
-    folder.mkdir(parents=True, exist_ok=True)
     names = [str(name) for name in project.tables()]
     pages: list[Path] = []
     rows: list[Sequence[Content]] = []
@@ -109,6 +105,15 @@ def write_project_report(
     ]
     index.write_text(page(f"Project {project.name}", _style(), element("main", *body)), "utf-8")
     return [index, *pages]
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder for a report, which may have been written there before. Raises `InvalidInput`."""
+    foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".html") if folder.is_dir() else []
+    if foreign or (folder.exists() and not folder.is_dir()):
+        what = f"holds {foreign[0]}" if foreign else "is no folder"
+        raise InvalidInput(f"{folder} {what}. Nothing was written. Name a folder for the report alone.")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _page(
@@ -245,23 +250,23 @@ class _Subject:
         place = every.index(version) if version in every else len(every) - 1
         first = max(0, min(place - TIMELINE // 2, len(every) - TIMELINE))
         shown = every[first : first + TIMELINE]
-        rows = [
-            [
-                element("strong", each.short) if each == version else element("code", each.short),
-                f"@{each.log_version}",
-                _time(each.timestamp),
-                each.change if each.gone is None else f"{each.change}, rows {each.gone}d",
-                _count(rows_of(each)),
-                "" if each.raw is None else each.raw["facts"].get("author") or "",
-                self._short_causes(each),
-            ]
-            for each in reversed(shown)
-        ]
+        rows = [self._timeline_row(each) for each in reversed(shown)]
         of = f" of {len(every):,}" if len(every) > len(shown) else ""
         return [
             element("div", timeline_picture(shown, version), class_="wide"),
             element("p", f"{len(shown)}{of} {'version' if len(every) == 1 else 'versions'}, the newest first."),
             table(("version", "log", "committed", "change", "rows", "by", "because"), rows, numbers=(4,)),
+        ]
+
+    def _timeline_row(self, version: Version) -> Sequence[Content]:
+        return [
+            element("strong" if version == self._version else "code", version.short),
+            f"@{version.log_version}",
+            _time(version.timestamp),
+            version.change if version.gone is None else f"{version.change}, rows {version.gone}d",
+            _count(rows_of(version)),
+            "" if version.raw is None else version.raw["facts"].get("author"),
+            self._short_causes(version),
         ]
 
     def _short_causes(self, version: Version) -> Content:
@@ -389,17 +394,14 @@ def _differences(found: VersionDiff) -> Iterator[Sequence[Content]]:
     yield "rows are the same", "", "yes" if found.same_data else "no"
     yield "parts", f"{found.parts_removed:,} of its own", f"{found.parts_added:,} new, {found.parts_shared:,} as before"
     for column in found.columns[:_LISTED]:
-        yield (
-            f"column {column.name}",
-            *["" if kind is None else sql_text(kind) for kind in (column.before, column.after)],
-        )
+        yield f"column {column.name}", *[kind and sql_text(kind) for kind in (column.before, column.after)]
     if found.column_order_changed:
         yield "order of columns", "", "another"
     for parent in found.parents[:_LISTED]:
         place = f"{parent.table}{'' if parent.partition is None else f' [{parent.partition}]'}"
         yield f"from {place}", *[element("code", (sha or "")[:8]) for sha in (parent.before, parent.after)]
     for name, (before, after) in found.metadata.items():
-        yield name, "" if before is None else str(before), "" if after is None else str(after)
+        yield name, *["" if each is None else str(each) for each in (before, after)]
     if found.code is not None:
         yield "code", found.code.before[:14], f"{found.code.after[:14]}: {found.code}"
 

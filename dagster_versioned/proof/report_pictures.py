@@ -28,12 +28,13 @@ def lineage_picture(trace: Trace) -> Html:
     places = {name: (x, y) for x, column in enumerate(columns) for y, name in enumerate(column)}
     width = len(columns) * (_WIDTH + _ACROSS) - _ACROSS
     height = max(map(len, columns)) * (_HEIGHT + _DOWN)
-    lines: list[Html] = []
-    for name, others in leads.items():
-        for other in others:
-            first, last = (other, name) if trace.direction == "up" else (name, other)
-            is_own = trace.versions[name].before == other
-            lines.append(_line(places[first], places[last], "before" if is_own else "built"))
+    ways = [
+        (places[name], places[other], trace.versions[name].before == other) for name in leads for other in leads[name]
+    ]
+    lines = [
+        _line(*((last, first) if trace.direction == "up" else (first, last)), "before" if is_own else "built")
+        for first, last, is_own in ways
+    ]
     boxes = [_box(trace.versions[name], *places[name], is_root=name == trace.root) for name in names]
     return element(
         "svg",
@@ -50,6 +51,19 @@ def lineage_picture(trace: Trace) -> Html:
 
 def _columns(leads: Mapping[VersionName, Sequence[VersionName]]) -> list[list[VersionName]]:
     """By the longest way from the version that the trace is of; within, beside what leads there."""
+    depths = _depths(leads)
+    by_depth: dict[int, list[VersionName]] = {}
+    for name in leads:
+        by_depth.setdefault(depths[name], []).append(name)
+    found = [by_depth[depth] for depth in sorted(by_depth)]
+    for nearer, further in pairwise(found):
+        rank = {name: number for number, name in enumerate(nearer)}
+        above = {name: [rank[each] for each in nearer if name in leads[each]] for name in further}
+        further.sort(key=lambda name: sum(above[name]) / len(above[name]) if above[name] else 0)
+    return found
+
+
+def _depths(leads: Mapping[VersionName, Sequence[VersionName]]) -> Mapping[VersionName, int]:
     try:
         order = list(TopologicalSorter(leads).static_order())[::-1]
     except CycleError:  # which no hash can be, and an altered log can claim
@@ -58,15 +72,7 @@ def _columns(leads: Mapping[VersionName, Sequence[VersionName]]) -> list[list[Ve
     for name in order:
         for other in leads[name]:
             depth[other] = max(depth[other], depth[name] + 1) if depth[name] < len(order) else depth[other]
-    columns: list[list[VersionName]] = [[] for _ in range(max(depth.values()) + 1)]
-    for name in leads:
-        columns[depth[name]].append(name)
-    found = [column for column in columns if column]
-    for nearer, further in pairwise(found):
-        rank = {name: number for number, name in enumerate(nearer)}
-        above = {name: [rank[each] for each in nearer if name in leads[each]] for name in further}
-        further.sort(key=lambda name: sum(above[name]) / len(above[name]) if above[name] else 0)
-    return found
+    return depth
 
 
 def _line(first: tuple[int, int], last: tuple[int, int], kind: str) -> Html:

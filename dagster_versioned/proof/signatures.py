@@ -146,30 +146,28 @@ def missing_approvals(
     opened = project.table(table)
     record = opened.state.history.record(version.log_version)
     found, now = _Attestations(project, opened), datetime.now(UTC)
-    place = found.places(record)[0]
-    is_signed, authors, approvers, expired = False, set[str](), dict[str, str](), 0
-    for sha, envelope in found.of(record):
-        statement = envelope.statement()
-        if _spoken_of(envelope, record, found.places(record))[0] is not None:
-            authors |= {each.owner for each in keys.who_signed(envelope)}
-        if _is_provenance(statement, place, record):
-            is_signed |= any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
-        until = approved_until(statement, place, record, action)
-        if until is None:
-            continue
-        if until <= now:
-            expired += 1
-            continue
-        approvers |= {each.owner: str(each) for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
-    if not is_signed:
+    places, heard = found.places(record), list(found.of(record))
+    if not _is_signed(heard, places[0], record, keys):
         return "no trusted key has signed it, so whose it is, and who may not approve of it, is not known"
-    given = approvers.keys() - authors
+    authors = {author.owner for author in _authors(heard, places, record, keys)}
+    approvers, expired = set[str](), 0
+    for sha, envelope in heard:
+        until = approved_until(envelope.statement(), places[0], record, action)
+        if until is not None and until > now:
+            approvers |= {each.owner for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
+        elif until is not None:
+            expired += 1
+    given = approvers - authors
     if len(given) >= count:
         return None
     of = f", of {count} that are required" if count > 1 else ""
     more = f"; {expired} expired" if expired else ""
-    own = "; who made it does not count" if approvers.keys() & authors else ""
+    own = "; who made it does not count" if approvers & authors else ""
     return f"{len(given)} trusted keys have approved it{of}{more}{own}"
+
+
+_Heard = tuple[str, Envelope]
+"""An attestation, by the SHA-256 of what is stored."""
 
 
 class _Attestations:
@@ -184,7 +182,7 @@ class _Attestations:
         self._newest: int | None = None
         self.history = table.state.history
 
-    def of(self, record: CommitRecord) -> Iterator[tuple[str, Envelope]]:
+    def of(self, record: CommitRecord) -> "Iterator[_Heard]":
         """Those of a commit that can be read, with the SHA-256 of each. Raises `StorageError`."""
         store = store_of(self._project, str(self._table.name), record.log_version)
         for key in list_attestations(store, record.sha256).get(record.sha256, ()):
@@ -231,14 +229,25 @@ def _is_provenance(statement: Mapping[str, object], place: Place, record: Commit
 def _is_signed_here(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> bool:
     """Whether a trusted key has signed a commit for the very place that it is at; asked once of each."""
     place = found.places(record)[0]
-    return found.once(
-        record.log_version,
-        lambda: any(
-            _is_provenance(envelope.statement(), place, record)
-            and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
-            for sha, envelope in found.of(record)
-        ),
+    return found.once(record.log_version, lambda: _is_signed(found.of(record), place, record, keys))
+
+
+def _is_signed(heard: "Iterable[_Heard]", place: Place, record: CommitRecord, keys: TrustedKeys) -> bool:
+    """Whether one of the attestations says by a trusted key that a commit was made at a place."""
+    return any(
+        _is_provenance(envelope.statement(), place, record)
+        and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
+        for sha, envelope in heard
     )
+
+
+def _authors(
+    heard: "Iterable[_Heard]", places: Sequence[Place], record: CommitRecord, keys: TrustedKeys
+) -> Iterator[TrustedKey]:
+    """Who has signed that a commit was made, and so may not approve of it."""
+    for _, envelope in heard:
+        if _spoken_of(envelope, record, places)[0] is not None:
+            yield from keys.who_signed(envelope)
 
 
 def _judge(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> CommitSignatures:
@@ -261,12 +270,7 @@ class _Judgement:
         self._elsewhere: list[str] = []
         self._problems: list[tuple[Standing, str]] = []
         self._notes: list[str] = []
-        self._authors = {
-            str(each)
-            for _, envelope in self.envelopes
-            if _spoken_of(envelope, record, self._places)[0] is not None
-            for each in keys.who_signed(envelope)
-        }
+        self._authors = set(map(str, _authors(self.envelopes, self._places, record, keys)))
 
     def hear(self, sha: str, envelope: Envelope) -> None:
         """Take an attestation into account."""
@@ -357,20 +361,15 @@ def _spoken_of(envelope: Envelope, record: CommitRecord, places: Sequence[Place]
         if _is_provenance(statement, place, record):
             return place, False
     carried = carried_versions(statement)
-    if carried is None:
+    if carried is None or not record.stored:
         return None, False
     place, said = carried
-    if not record.stored:
-        return None, False
     made_in = {stored.raw()["facts"].get("promoted_from") for stored in record.stored}
-    is_known = any((place.project, place.table) == (each.project, each.table) for each in places)
-    if is_known and made_in == {place.environment} and place.environment and _all_in(versions_of(record), said):
+    is_known = (place.project, place.table) in {(each.project, each.table) for each in places}
+    is_taken_over = is_known and place.environment and made_in == {place.environment}
+    if is_taken_over and all(version in said for version in versions_of(record)):
         return place, True
     return None, False
-
-
-def _all_in(versions: Sequence[Mapping[str, object]], said: Sequence[Mapping[str, object]]) -> bool:
-    return all(version in said for version in versions)
 
 
 def registered_keys(document: Keys, witness: Callable[[str], frozenset[str]] | None = None) -> TrustedKeys:

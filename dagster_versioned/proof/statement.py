@@ -66,31 +66,25 @@ def provenance(place: Place, record: CommitRecord) -> dict[str, Any]:
     entries = [stored.raw() for stored in record.stored or ()]
     facts = [entry["facts"] for entry in entries]
     runs = [each["run"] for each in facts if each.get("run")]
-    codes = {code["fingerprint"]: code for run in runs if (code := run.get("code"))}
-    dependencies = {repr(each): each for each in (*_parents(entries), *_codes(codes))}
-    writer: dict[str, str] = (facts[0].get("writer") if facts else None) or {}
+    dependencies = {repr(each): each for each in (*_parents(entries), *_codes(runs))}
     run: dict[str, Any] = runs[0] if runs else {}
-    return {
-        **_statement(place, record),
-        "predicateType": PROVENANCE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": _COMMIT,
-                "externalParameters": {**_about(place, record), "operation": record.operation},
-                "internalParameters": {
-                    name: run[name] for name in ("code_location", "function", "step_key") if name in run
-                },
-                "resolvedDependencies": list(dependencies.values()),
-            },
-            "runDetails": {
-                "builder": {"id": _OURS, **({"version": {writer["name"]: writer["version"]}} if writer else {})},
-                "metadata": {
-                    **({"invocationId": run["run_id"]} if run else {}),
-                    "finishedOn": facts[0]["created_at"] if facts else _text(moment_of(record)),
-                },
-            },
-        },
+    build = {
+        "buildType": _COMMIT,
+        "externalParameters": {**_about(place, record), "operation": record.operation},
+        "internalParameters": {name: run[name] for name in ("code_location", "function", "step_key") if name in run},
+        "resolvedDependencies": list(dependencies.values()),
     }
+    details = _run_details(record, facts[0] if facts else None, run)
+    predicate = {"buildDefinition": build, "runDetails": details}
+    return {**_statement(place, record), "predicateType": PROVENANCE, "predicate": predicate}
+
+
+def _run_details(record: CommitRecord, facts: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
+    writer: Mapping[str, str] = (facts or {}).get("writer") or {}
+    version = {"version": {writer["name"]: writer["version"]}} if writer else {}
+    invocation = {"invocationId": run["run_id"]} if run else {}
+    finished = facts["created_at"] if facts else _text(moment_of(record))
+    return {"builder": {"id": _OURS, **version}, "metadata": {**invocation, "finishedOn": finished}}
 
 
 def moment_of(record: CommitRecord) -> datetime:
@@ -208,7 +202,8 @@ def _parents(entries: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _codes(codes: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _codes(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    codes: dict[str, Mapping[str, Any]] = {code["fingerprint"]: code for run in runs if (code := run.get("code"))}
     for fingerprint, code in codes.items():
         details = {"sha256": code["details"]} if "details" in code else {}
         yield {"name": "code", "digest": {"dagsterVersionedCode": fingerprint, **details}}

@@ -10,7 +10,7 @@ from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedErro
 from dagster_versioned.identity.version import Parent
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.lineage import OpenProject, ProjectLineage, TableLineage, UnknownVersion, VersionName
-from dagster_versioned.tables.choose import ChosenVersions, VersionLike
+from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.findings import findings_of
 from dagster_versioned.tables.history import Version
 
@@ -85,30 +85,21 @@ def trace_from(
     lineage: ProjectLineage, table: str, version: VersionLike, *, partition: str | None = None, down: bool = False
 ) -> Trace:
     """As `trace`, over histories that may have been read."""
-    found = lineage.project.table(table)
-    chosen = found.choose(version, partitions=None if partition is None else [partition])
-    parents = [upstream.parent for upstream in found.upstream_of(chosen)]
-    if len(parents) > 1:
-        raise InvalidInput(
-            f"{len(parents)} partitions of {table} are meant, which are no whole. Nothing was read. Name one of them."
-        )
-    root = VersionName.of(parents[0])
-    edges = _children(lineage) if down else None
+    root, moment = _root(lineage.project, table, version, partition)
+    children = _children(lineage) if down else None
     versions: dict[VersionName, TracedVersion] = {}
-    pending: deque[tuple[VersionName, datetime | None]] = deque([(root, _moment(chosen))])
+    pending: deque[tuple[VersionName, datetime | None]] = deque([(root, moment)])
     leads: dict[VersionName, tuple[VersionName, ...]] = {}
     while pending:
         name, until = pending.popleft()
         if name in versions:
             continue
         traced = versions[name] = _traced(lineage, name, None if down and name != root else until)
-        if edges is not None:
-            following = tuple(edges.get((lineage.place(name), name.version), ()))
+        if children is None:
+            leads[name] = traced.parents if traced.before is None else (*traced.parents, traced.before)
         else:
-            before = traced.before
-            following = traced.parents if before is None else (*traced.parents, before)
-        leads[name] = following
-        pending += [(each, traced.timestamp) for each in following]
+            leads[name] = tuple(children.get((lineage.place(name), name.version), ()))
+        pending += [(each, traced.timestamp) for each in leads[name]]
     if len(versions) <= CHECKED:
         versions = {name: _with_checks(lineage, traced) for name, traced in versions.items()}
     return Trace(root, "down" if down else "up", versions, leads)
@@ -120,9 +111,16 @@ def _with_checks(lineage: ProjectLineage, traced: TracedVersion) -> TracedVersio
     return replace(traced, checks=findings_of(lineage.table(traced.name).table.store, traced.name.version))
 
 
-def _moment(chosen: ChosenVersions) -> datetime:
-    """When the last of the chosen versions was committed; its table may have committed it again since."""
-    return max(version.timestamp for version in chosen.versions)
+def _root(project: Project, table: str, version: VersionLike, partition: str | None) -> tuple[VersionName, datetime]:
+    """The version that is meant, and when it was committed: its table may have committed it again since."""
+    found = project.table(table)
+    chosen = found.choose(version, partitions=None if partition is None else [partition])
+    parents = [upstream.parent for upstream in found.upstream_of(chosen)]
+    if len(parents) > 1:
+        raise InvalidInput(
+            f"{len(parents)} partitions of {table} are meant, which are no whole. Nothing was read. Name one of them."
+        )
+    return VersionName.of(parents[0]), max(each.timestamp for each in chosen.versions)
 
 
 def _traced(lineage: ProjectLineage, name: VersionName, until: datetime | None) -> TracedVersion:
@@ -135,22 +133,26 @@ def _traced(lineage: ProjectLineage, name: VersionName, until: datetime | None) 
 
 
 def _of_members(name: VersionName, table: TableLineage, members: Sequence[Version]) -> TracedVersion:
-    identities = [member.recorded for member in members]
-    parents = tuple(dict.fromkeys(parent for identity in identities for parent in _parents(identity)))
-    if len(members) > 1 or members[0].partition != name.partition:
-        gone = [member for member in members if member.gone is not None]
-        return TracedVersion(
-            name,
-            parents,
-            partitions=len(members),
-            log_version=max(member.log_version for member in members),
-            timestamp=max(member.timestamp for member in members),
-            rows=sum(identity["nrow"] for identity in identities),
-            size_bytes=sum(_facts(member)["size_bytes"] for member in members),
-            gap=f"{len(gone)} of {len(members)} partitions are not kept ({gone[0].gone})" if gone else None,
-        )
-    version, identity = members[0], identities[0]
-    facts = _facts(version)
+    parents = tuple(dict.fromkeys(parent for member in members for parent in _parents(member.recorded)))
+    if len(members) == 1 and members[0].partition == name.partition:
+        return _of_version(name, parents, table, members[0])
+    gone = [member for member in members if member.gone is not None]
+    return TracedVersion(
+        name,
+        parents,
+        partitions=len(members),
+        log_version=max(member.log_version for member in members),
+        timestamp=max(member.timestamp for member in members),
+        rows=sum(member.recorded["nrow"] for member in members),
+        size_bytes=sum(_facts(member)["size_bytes"] for member in members),
+        gap=f"{len(gone)} of {len(members)} partitions are not kept ({gone[0].gone})" if gone else None,
+    )
+
+
+def _of_version(
+    name: VersionName, parents: tuple[VersionName, ...], table: TableLineage, version: Version
+) -> TracedVersion:
+    identity, facts = version.recorded, _facts(version)
     run: Mapping[str, Any] = facts.get("run") or {}
     code: Mapping[str, Any] = run.get("code") or {}
     before = table.before(version) if facts.get("added") else None

@@ -38,14 +38,14 @@ def tree_lines(trace: Trace, now: datetime | None = None) -> Iterator[str]:
         if is_again:
             continue
         shown.add(name)
-        children = [(child, "") for child in trace.edges[name] if child != version.before]
+        children = [child for child in trace.edges[name] if child != version.before]
         if trace.direction == "up" and version.before is not None:
             last, count, more = _earlier(trace, version, shown)
             yield f"{below}{'├─ ' if children or more else '└─ '}onto {_earlier_text(last, count)}"
-            children += [(child, "") for child in more if child not in dict(children)]
-        for number, (child, _) in reversed(list(enumerate(children))):
-            is_last = number == len(children) - 1
-            pending.append((child, below, "└─ " if is_last else "├─ ", below + ("   " if is_last else "│  ")))
+            children += [child for child in more if child not in children]
+        lines = [("├─ ", "│  ")] * (len(children) - 1) + [("└─ ", "   ")]
+        branches = [(child, below, to, below + under) for child, (to, under) in zip(children, lines, strict=False)]
+        pending += reversed(branches)
 
 
 def _earlier(
@@ -72,19 +72,24 @@ def _earlier_text(last: TracedVersion, count: int) -> str:
 def version_text(version: TracedVersion, now: datetime) -> str:
     """A version on a line: name, age, change, rows, code, and what is amiss."""
     facts = [
-        "" if version.log_version is None else f"@{version.log_version}",
+        _said("@{}", version.log_version),
         "" if version.timestamp is None else _age(now - version.timestamp),
         version.change or "",
-        "" if version.partitions is None else f"{version.partitions:,} partitions",
-        "" if version.rows is None else f"{version.rows:,} {'row' if version.rows == 1 else 'rows'}",
-        "" if version.code is None else f"code {version.code[:_FINGERPRINT]}",
-        "" if version.promoted_from is None else f"promoted from {version.promoted_from}",
+        _said("{:,} partitions", version.partitions),
+        _said("{:,} row" if version.rows == 1 else "{:,} rows", version.rows),
+        _said("code {}", version.code and version.code[:_FINGERPRINT]),
+        _said("promoted from {}", version.promoted_from),
         _checks_text(version),
     ]
     known = ", ".join(filter(None, facts))
     gap = "" if version.gap is None else f"{'; ' if known else ''}{version.gap}"
     project = "" if version.name.project == "" else f"{version.name.project}."
     return f"{project}{version.name}  {known}{gap}"
+
+
+def _said(text: str, value: object) -> str:
+    """A text with a value in it; nothing where that is not known."""
+    return "" if value is None else text.format(value)
 
 
 def _checks_text(version: TracedVersion) -> str:

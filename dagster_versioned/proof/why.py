@@ -88,14 +88,13 @@ def why(
 
 def explained(lineage: ProjectLineage, at: TableLineage, version: Version) -> Explanation:
     """Why a version of a table is another than the one before it. Raises `StorageError`."""
-    before = at.before(version)
+    before, name = at.before(version), at.name_of(version)
     if version.raw is None:
         what = "was dropped" if version.is_drop else f"was changed by another program ({version.operation})"
-        causes = [Cause("unknown", at.name_of(version), f"{at.table.name} {what}", version.timestamp)]
-        return Explanation(at.name_of(version), None if before is None else at.name_of(before), tuple(causes))
-    return Explanation(
-        at.name_of(version), None if before is None else at.name_of(before), _causes(lineage, [(at, before, version)])
-    )
+        causes: tuple[Cause, ...] = (Cause("unknown", name, f"{at.table.name} {what}", version.timestamp),)
+    else:
+        causes = _causes(lineage, [(at, before, version)])
+    return Explanation(name, None if before is None else at.name_of(before), causes)
 
 
 def causes_between(lineage: ProjectLineage, before: VersionName, after: VersionName) -> tuple[Cause, ...]:
@@ -162,16 +161,20 @@ class _Search:
 
     def _own(self, table: TableLineage, before: Version | None, after: Version) -> Iterator[Cause]:
         """What changed in a table itself, and not in what it is built from."""
-        facts, run = _facts(after), _run(after)
+        by, run_id = _facts(after).get("author"), _run(after).get("run_id")
         name = f"{table.table.name}{'' if after.partition is None else f' [{after.partition}]'}"
-        by_hand = None if before is None or run else _BY_HAND.get(after.operation or "")
-        found: list[tuple[Kind, str]] = []
-        if facts.get("promoted_from") is not None:
-            found.append(("promotion", f"was promoted from the environment {facts['promoted_from']}"))
+        for kind, text in self._changes(table, before, after):
+            yield Cause(kind, table.name_of(after), f"{name} {text}", after.timestamp, by, run_id)
+
+    def _changes(self, table: TableLineage, before: Version | None, after: Version) -> Iterator[tuple[Kind, str]]:
+        promoted_from = _facts(after).get("promoted_from")
+        by_hand = None if before is None or _run(after) else _BY_HAND.get(str(after.operation))
+        if promoted_from is not None:
+            yield "promotion", f"was promoted from the environment {promoted_from}"
         elif by_hand is not None:
-            found.append(by_hand)
+            yield by_hand
         if before is None:
-            found.append(("first" if after.recorded.get("parents") else "source", "had no version before"))
+            yield "first" if after.recorded.get("parents") else "source", "had no version before"
         elif by_hand is None:
             moved = list(self._moved(before, after))
             changes = [
@@ -179,11 +182,8 @@ class _Search:
                 *self._input_changes(before, after),
                 *_identity_changes(before.recorded, after.recorded),
             ]
-            has_cause = any(kind != "metadata" for kind, _ in changes) or any(each.has_other_rows for each in moved)
-            found += [*changes, *_row_changes(before, after, bool(changes or moved), has_cause)]
-        for kind, text in found:
-            by, run_id = facts.get("author"), run.get("run_id")
-            yield Cause(kind, table.name_of(after), f"{name} {text}", after.timestamp, by, run_id)
+            yield from changes
+            yield from _row_changes(before, after, changes, moved)
 
     def _inputs(self, version: Version | None) -> Mapping[tuple[str, str | None], Parent]:
         """What a version was built from, by where that is now: names may have changed since."""
@@ -264,11 +264,13 @@ def _identity_changes(old: Any, new: Any) -> Iterator[tuple[Kind, str]]:
         yield "metadata", "has other columns"
 
 
-def _row_changes(before: Version, after: Version, is_another: bool, has_cause: bool) -> Iterator[tuple[Kind, str]]:
-    """What the rows say by themselves: of a version that ``is_another`` anyway, whose rows may have a cause."""
+def _row_changes(
+    before: Version, after: Version, changes: Sequence[tuple[Kind, str]], moved: Sequence[_MovedParent]
+) -> Iterator[tuple[Kind, str]]:
+    """What the rows say by themselves, beside other changes and parents that moved, which may be their cause."""
     old, new, added = before.recorded, after.recorded, _facts(after).get("added")
     if old["data_sha"] == new["data_sha"]:
-        if not is_another:
+        if not changes and not moved:
             yield "again", "was made again, and is the same"
     elif added:
         counts = [f"{added[what]:,} {what}" for what in ("inserted", "updated", "removed") if added.get(what)]
@@ -276,7 +278,7 @@ def _row_changes(before: Version, after: Version, is_another: bool, has_cause: b
     elif not new.get("parents"):
         counts = [f"{new['nrow']:,}", *([] if old["nrow"] == new["nrow"] else [f"instead of {old['nrow']:,}"])]
         yield "source", f"has other rows: {' '.join(counts)}"
-    elif not has_cause:
+    elif all(kind == "metadata" for kind, _ in changes) and not any(each.has_other_rows for each in moved):
         yield "other rows", "has other rows of the same inputs and code: by its config, a clock, or a service"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.cli.span import parse_moment, parse_span
+from dagster_versioned.cli.arguments import parse_moment, parse_span
 from dagster_versioned.errors import InvalidInput
 
 
