@@ -78,7 +78,18 @@ READING = {
     "beside",
     *("choose", "diff", "diff_rows", "exists", "files", "files_of", "head", "history", "is_void", "partitions"),
     *("publisher", "read", "read_files", "replay", "resolve", "state", "upstream", "computed", "kept", "constraints"),
-    *("describe", "known_schema", "last_state", "upstream_of", "version", "asset_key", "name", "project", "store"),
+    *(
+        "describe",
+        "known_schema",
+        "with_personal_columns",
+        "last_state",
+        "upstream_of",
+        "version",
+        "asset_key",
+        "name",
+        "project",
+        "store",
+    ),
     *("operations", "verify"),
 }
 """What changes no version: `resolve` only brings up to date what is derived."""
