@@ -46,7 +46,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.serve import CONVERSATIONS, server
-from dagster_versioned.odf.sharing.smart import archive, channel, client, conversation
+from dagster_versioned.odf.sharing.smart import channel, client, conversation, messages
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.messages import (
     Batch,
@@ -63,8 +63,11 @@ from dagster_versioned.odf.sharing.smart.messages import (
     PushWays,
     decode,
     decode_result,
+    pack,
+    unpack,
 )
-from dagster_versioned.odf.sharing.transfer import PULLED, pull
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
@@ -75,18 +78,13 @@ from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings
 from support.smart_peers import Json, Peer, batch, packed, serving
 from support.static_server import answering
-from support.stores import contents
+from support.stores import held_by
 
 NAMES = st.sampled_from(
     ["Ok", "Err", "blocks", "object_files", "details", "begin_after", "transfer_plan", "num_blocks"]
 )
 JSON = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=3))
 PATIENT = HttpClient(attempts=2, timeout=60.0)
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> VersionedTable:
-    return Project.open("COPY", str(tmp_path / "copy")).table("readings")
 
 
 def dataset(address: str, **given: Any) -> SmartDataset:
@@ -165,14 +163,14 @@ def test_chains_that_have_grown_apart_are_reported_and_one_behind_its_copy_is_no
     other = fork(source, tmp_path / "fork")
     with serving(LocalStore(other.folder)) as running:
         pull(dataset(running.smart), copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     with serving(LocalStore(source.folder)) as running:
         behind = pull(dataset(running.smart), copy)
         assert (behind.blocks, behind.ahead) == (0, 1)
         add_readings(source, 12)
         with pytest.raises(CommitConflict, match=r"share the blocks up to f1620\w+ \(number 4\).*1 blocks.*copy 1"):
             pull(dataset(running.smart), copy)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_nothing_is_served_to_another_version_nor_to_a_page_of_a_browser_nor_without_a_handshake(source: Served):
@@ -378,7 +376,7 @@ def test_a_server_that_lies_is_refused_and_nothing_is_kept(
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 10 * 2**20)
+    monkeypatch.setattr(messages, "MAX_UNPACKED_BYTES", 10 * 2**20)
     (source.folder / "refs/head.sig").unlink()
     with Peer(source.folder, {what: lie}).running() as address, pytest.raises(error, match=reason):
         pull(dataset(address), copy)
@@ -632,9 +630,9 @@ def pump(one: socket.socket, other: socket.socket) -> None:
 @given(st.dictionaries(st.binary(max_size=2000), st.none(), max_size=5))
 def test_what_is_packed_is_unpacked(found: dict[bytes, None]):
     blocks = {Multihash.sha3_256(data): data for data in found}
-    packed = archive.pack(blocks.items())
-    assert archive.unpack(decode(packed.encode(), Batch, "x"), "x") == blocks
-    assert list(archive.unpack(packed, "x")) == list(blocks)
+    packed = pack(blocks.items())
+    assert unpack(decode(packed.encode(), Batch, "x"), "x") == blocks
+    assert list(unpack(packed, "x")) == list(blocks)
 
 
 @settings(max_examples=25)
@@ -642,7 +640,7 @@ def test_what_is_packed_is_unpacked(found: dict[bytes, None]):
 def test_no_archive_gives_anything_but_blocks_or_a_sentence(payload: bytes, count: int, is_zipped: bool):
     payload = gzip.compress(payload + bytes(1024)) if is_zipped else payload
     with suppress(VersionedError):
-        archive.unpack(Batch(num_blocks=count, media_type="application/tar+gzip", encoding="raw", payload=payload), "x")
+        unpack(Batch(num_blocks=count, media_type="application/tar+gzip", encoding="raw", payload=payload), "x")
 
 
 @settings(max_examples=25)

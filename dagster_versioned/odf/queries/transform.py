@@ -34,7 +34,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import key_of, vocabulary
+from dagster_versioned.odf.event_blocks import HistoryState, going_on, key_of, vocabulary
 from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
@@ -47,6 +47,7 @@ from dagster_versioned.odf.transform_query import InputHistory, QueryKind, Query
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
@@ -149,19 +150,8 @@ def derive(
     usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
     whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
-    options = described.get("options")
-    if options is not None and options.history is not None:
-        raise InvalidInput(
-            f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
-            "Leave TableOptions(history=…) out."
-        )
-    ground = output.ground()
+    ground = _output_state(output, described.get("options"))
     own = ground.chain
-    if own is not None and own.seed.dataset_kind is not DatasetKind.DERIVATIVE:
-        raise InvalidInput(
-            f"{output.table.name} is a root dataset, whose events come from outside. Nothing was written. Write the "
-            "transform to another table."
-        )
     if columns is not None:
         output.check_columns(ground, columns)
     transform = transform_event(query, {name: input_.state.seed.dataset_id for name, input_ in inputs.items()}, session)
@@ -174,8 +164,7 @@ def derive(
     analysed = planned.analysed(session)
     compare = planned.compares
     schema = EventSchema.of(stored_columns(analysed), planned.columns, ground.schema)
-    needs_held = analysed.kind(compare=compare) is QueryKind.WHOLE and ground.next_offset > 0
-    held = output.current(as_type=frame_type()) if needs_held else None
+    held = output.current(as_type=frame_type()) if planned.looks_at_held(analysed) else None
     result = output.append(
         analysed.rows(schema.data.names, held, compare=compare),
         schema,
@@ -183,10 +172,26 @@ def derive(
         event_engine_for(frame_type()),
         kind=DatasetKind.DERIVATIVE,
         before=(*vocabulary(ground, planned.columns), *((transform,) if is_new else ())),
-        event=lambda made: planned.event(made.data if made is not None else None),
+        event=lambda made: planned.event(made and made.data),
         **described,
     )
     return DerivationReport(result, planned.taken, analysed.kind(compare=compare))
+
+
+def _output_state(output: EventTable, options: TableOptions | None) -> HistoryState:
+    """What a run appends to. Raises `InvalidInput` for a table whose events come of anything but a query."""
+    if options is not None and options.history is not None:
+        raise InvalidInput(
+            f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
+            "Leave TableOptions(history=…) out."
+        )
+    ground = output.ground()
+    if ground.chain is not None and ground.chain.seed.dataset_kind is not DatasetKind.DERIVATIVE:
+        raise InvalidInput(
+            f"{output.table.name} is a root dataset, whose events come from outside. Nothing was written. Write the "
+            "transform to another table."
+        )
+    return ground
 
 
 def replay(
@@ -253,7 +258,7 @@ def _again(
         analysed, compare = recorded.analysed(session), recorded.compares
         schema = EventSchema.parse(table_columns(arrow, recorded.columns), recorded.columns)
         held = None
-        if analysed.kind(compare=compare) is QueryKind.WHOLE and own.next_offset > 0:
+        if recorded.looks_at_held(analysed):
             held = event_engine_for(frame_type()).current(_slices(dataset, own, session), schema, (), {})
         made = _written(analysed.rows(schema.data.names, held, compare=compare), schema, own, block, folder)
     data = None if made is None else made.data
@@ -316,6 +321,11 @@ class QueryRun:
         pairs = zip((input_.prev_block_hash for input_ in self.taken), self.inputs, strict=True)
         return any(at is not None and state_at(pair.dataset, at).schema != pair.state.schema for at, pair in pairs)
 
+    def looks_at_held(self, analysed: "Transform") -> bool:
+        """Whether what the query gives is compared with what the dataset holds already."""
+        holds = self.own is not None and self.own.next_offset > 0
+        return holds and analysed.kind(compare=self.compares) is QueryKind.WHOLE
+
     def analysed(self, session: "SparkSession") -> "Transform":
         """Its query, over what it sees. Raises `InvalidInput` for one that is refused, and `UnsupportedFeature`."""
         from dagster_versioned.odf.spark.transform import Transform
@@ -330,14 +340,8 @@ class QueryRun:
 
     def event(self, made: DataSlice | None) -> ExecuteTransform:
         """How it is recorded."""
-        known = self.own and self.own.checkpoint
         return ExecuteTransform(
-            query_inputs=self.taken,
-            prev_checkpoint=known and known.physical_hash,
-            prev_offset=self.own and self.own.last_offset,
-            new_data=made,
-            new_checkpoint=known,
-            new_watermark=self._watermark,
+            query_inputs=self.taken, **going_on(self.own), new_data=made, new_watermark=self._watermark
         )
 
     @property

@@ -5,7 +5,7 @@ Source: seed 002 ("Verifiability").
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -102,16 +102,21 @@ def check_files(
             elif checked.times is not None:
                 slices.append((link, file, checked.times, checked.takes_back))
     slices.reverse()
-    times = SystemTimes()
-    for link, file, own, _ in slices:
-        try:
-            times.follow(own)
-        except IntegrityError as error:
-            findings.append(finding_of("slice", link, file.key, str(error).rstrip(".")))
+    findings += _check_times((link, file, own) for link, file, own, _ in slices)
     state = states.get(slices[-1][0].name) if slices else None
     if state is not None and len(slices) == sum(slice_in(link, file) is not None for link, file in files):
         findings += _check_taken_back(dataset, [(link, file, gone) for link, file, _, gone in slices], state)
     return findings, unchecked
+
+
+def _check_times(slices: Iterable[tuple[Link, StoredFile, tuple[int, int]]]) -> Iterator[ChainFinding]:
+    """Whether the system times of slices, of which these are the first and the last, go on from one to the next."""
+    times = SystemTimes()
+    for link, file, own in slices:
+        try:
+            times.follow(own)
+        except IntegrityError as error:
+            yield finding_of("slice", link, file.key, str(error).rstrip("."))
 
 
 def _check_taken_back(
@@ -175,21 +180,24 @@ def _check_file(
         columns = state.arrow_schema() if state is not None else None
         if state is None or columns is None or path is None:
             return _CheckedFiles()
-        try:
-            records = SliceRecords(data, columns, state.columns)
-            with pq.ParquetFile(path) as opened:
-                for batch in opened.iter_batches():
-                    records.update(batch)
-            if records.finish() is None:
-                unproven = "structs in them are null, and then their logical hash proves nothing"
-                return _CheckedFiles(unchecked=unproven, times=records.times, takes_back=records.takes_back)
-            return _CheckedFiles(times=records.times, takes_back=records.takes_back)
-        except UnsupportedType as error:
-            return _CheckedFiles(unchecked=str(error))
-        except IntegrityError as error:
-            return _CheckedFiles(str(error).rstrip("."))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            return _CheckedFiles(f"it cannot be read as a slice of events: {error!s:.200}")
+        return _check_records(path, data, columns, state.columns)
+
+
+def _check_records(path: Path, data: DataSlice, stated: pa.Schema, columns: EventColumns) -> _CheckedFiles:
+    try:
+        records = SliceRecords(data, stated, columns)
+        with pq.ParquetFile(path) as opened:
+            for batch in opened.iter_batches():
+                records.update(batch)
+        proven = records.finish() is not None
+        unproven = None if proven else "structs in them are null, and then their logical hash proves nothing"
+        return _CheckedFiles(unchecked=unproven, times=records.times, takes_back=records.takes_back)
+    except UnsupportedType as error:
+        return _CheckedFiles(unchecked=str(error))
+    except IntegrityError as error:
+        return _CheckedFiles(str(error).rstrip("."))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return _CheckedFiles(f"it cannot be read as a slice of events: {error!s:.200}")
 
 
 def _compare_bytes(dataset: RemoteDataset, file: StoredFile, copy: Path | None) -> tuple[str | None, Path | None]:
@@ -265,19 +273,22 @@ def check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Stored
             yield finding_of("log", link, key, "the log does not list it, so readers miss its events")
         elif add.size != file.size or add.deletion_vector is not None:
             yield finding_of("log", link, key, "the log does not list it whole")
+    if problem := _other_columns(log, end):
+        yield ChainFinding("log", None, None, "", problem)
+
+
+def _other_columns(log: Snapshot, end: ChainState) -> str | None:
+    """How the columns of a log differ from the chain's, those of none where it states none."""
     columns = end.arrow_schema()
     try:
-        expected = (
-            {} if columns is None else {field.name: field.type for field in table_columns(columns, end.columns).fields}
-        )
+        stated = () if columns is None else table_columns(columns, end.columns).fields
     except InvalidInput as error:
-        yield ChainFinding("log", None, None, "", str(error))
-        return
-    found = {field.name: field.type for field in log.schema.fields}
+        return str(error)
+    expected, found = ({field.name: field.type for field in fields} for fields in (stated, log.schema.fields))
+    differing = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name))
     renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
-    if found != expected or renamed:
-        names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
-        yield ChainFinding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
+    names = differing or renamed
+    return f"the log has other columns than the chain: {', '.join(names):.300}" if names else None
 
 
 def taken_back_in_vain(

@@ -36,7 +36,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.blocks.validity import ChainState, validate
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
+from dagster_versioned.odf.identity.signing_key import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.odf.manifest import to_document
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile
 from dagster_versioned.odf.verification.files import Progress, check_files, check_log, files_in, finding_of
@@ -53,10 +53,6 @@ _WRONG: Final = (IntegrityError, UnsupportedFeature, InvalidInput, ObjectNotFoun
 """What says something of the dataset. A store that does not answer says nothing of it: that error is passed on."""
 
 
-def _unheard(done: int, total: int) -> None:
-    pass
-
-
 def verify(
     dataset: RemoteDataset,
     *,
@@ -64,7 +60,7 @@ def verify(
     replay: Replay | None = None,
     head: Multihash | None = None,
     log: Snapshot | None = None,
-    progress: Progress = _unheard,
+    progress: Progress = lambda done, total: None,
 ) -> VerificationReport:
     """Check a dataset: its chain against the rules, its files against the chain.
 
@@ -75,6 +71,8 @@ def verify(
 
     Raises `StorageError` where a store does not answer, which says nothing of the dataset.
     """
+    if log is not None and (logged := chain_head(log)) is not None:
+        head = Multihash.parse(logged.head)
     verification = _Verification(resolve, replay, progress)
     verification.check(dataset, None, head, log)
     return VerificationReport(tuple(verification.reports))
@@ -107,8 +105,7 @@ class _Verification:
     ) -> _CheckedDataset:
         """Check a dataset and, where asked for, all that it was made from."""
         place = len(self.reports)
-        logged = chain_head(log) if log is not None else None
-        chain = _Chain(dataset, expected, head if logged is None else Multihash.parse(logged.head))
+        chain = _Chain(dataset, expected, head)
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = None
         findings, unchecked = chain.findings, chain.unchecked
@@ -122,13 +119,7 @@ class _Verification:
         self.reports.append(checked.report)
         replayed = 0
         if self._resolve is not None and checked.report.inputs:
-            inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
-            for link in chain.links:
-                if isinstance(link.block.event, ExecuteTransform):
-                    findings += _check_inputs(link, link.block.event, inputs)
-            if self._replay is not None and self._may_replay(inputs, checked, findings, unchecked):
-                replayed, found = self._check_runs(checked, unchecked)
-                findings += found
+            replayed = self._check_made_from(checked, findings, unchecked)
         checked.report = replace(
             checked.report, findings=tuple(findings), unchecked=tuple(unchecked), replayed=replayed
         )
@@ -136,6 +127,18 @@ class _Verification:
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = checked
         return checked
+
+    def _check_made_from(self, checked: _CheckedDataset, findings: list[ChainFinding], unchecked: list[str]) -> int:
+        """Check what a dataset was made from, then its runs; how many of these were done again."""
+        inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
+        for link in checked.links:
+            if isinstance(link.block.event, ExecuteTransform):
+                findings += _check_inputs(link, link.block.event, inputs)
+        if self._replay is None or not self._may_replay(inputs, checked, findings, unchecked):
+            return 0
+        replayed, found = self._check_runs(checked, unchecked)
+        findings += found
+        return replayed
 
     def _input(self, wanted: DatasetId, unchecked: list[str]) -> _CheckedDataset | None:
         if wanted in self._known:
@@ -328,26 +331,25 @@ def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
 
 def _sources(events: Iterator[Any]) -> Iterator[str]:
     """Where data come from, as the events say, each once."""
-    reported: set[str] = set()
-    for event in events:
-        match event:
-            case SetPollingSource(fetch=FetchStepUrl(url=url)):
-                text = f"fetched from {url}"
-            case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
-                text = f"fetched from the files {path}"
-            case SetPollingSource(fetch=fetch):
-                text = f"fetched by {type(fetch).__name__}"
-            case AddPushSource(source_name=name):
-                text = f"pushed into the source {name}"
-            case SetTransform(transform=transform, inputs=inputs):
-                query = transform.query or "; ".join(step.query for step in transform.queries or ())
-                named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
-                text = f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
-            case _:
-                continue
-        if text not in reported:
-            reported.add(text)
-            yield text
+    return iter(dict.fromkeys(text for event in events if (text := _source(event)) is not None))
+
+
+def _source(event: Any) -> str | None:
+    match event:
+        case SetPollingSource(fetch=FetchStepUrl(url=url)):
+            return f"fetched from {url}"
+        case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
+            return f"fetched from the files {path}"
+        case SetPollingSource(fetch=fetch):
+            return f"fetched by {type(fetch).__name__}"
+        case AddPushSource(source_name=name):
+            return f"pushed into the source {name}"
+        case SetTransform(transform=transform, inputs=inputs):
+            query = transform.query or "; ".join(step.query for step in transform.queries or ())
+            named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
+            return f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
+        case _:
+            return None
 
 
 # --- inputs and runs -------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """A dataset for who pulls it by the smart transfer protocol: what is new in one archive, and where the files are."""
 
+from collections.abc import Collection
+from typing import NoReturn
+
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
-from dagster_versioned.odf.sharing.smart.archive import pack
 from dagster_versioned.odf.sharing.smart.conversation import Conversation
 from dagster_versioned.odf.sharing.smart.messages import (
     MAX_MESSAGE_BYTES,
@@ -19,6 +21,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     accepted,
     decode,
     internal,
+    pack,
     plan_of,
     refused,
 )
@@ -55,6 +58,11 @@ def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> Non
         del batch
     known = {file.key for link in links for file in files_of(link.block)}
     del links  # the conversation may be long, and there are many
+    _name_files(channel, known, base)
+
+
+def _name_files(channel: Conversation, known: Collection[str], base: str) -> NoReturn:
+    """Answer where files are, until the client hangs up."""
     while True:
         asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
         if unknown := next((file.key for file in asked if file.key not in known), None):
