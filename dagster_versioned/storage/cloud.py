@@ -292,21 +292,22 @@ class CloudStore(BucketStore):
         for of_obstore, ours, text in _ANSWERS:
             if isinstance(error, of_obstore):
                 return ours(f"{where}: {text}")
+        name = type(error).__name__
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or status in (401, 403):
             return AccessDenied(
-                f"{where}: the server refused ({status or type(error).__name__}). The object is as it was; check which "
-                "credentials are used and that their role allows this."
+                f"{where}: the server refused ({status or name}). The object is as it was; check which credentials are "
+                "used and that their role allows this."
             )
         if isinstance(error, UnknownConfigurationKeyError) or _CREDENTIALS.match(message):
             return AccessDenied(
-                f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; {_WAYS[self._bucket.type]}"
+                f"{where}: no usable credentials ({name}). Nothing was sent; {_WAYS[self._bucket.type]}"
             )
-        if status == 0 or status >= 500 or status in (408, 409, 429):
-            return StoreUnavailable(
-                f"{where}: no usable answer ({status or type(error).__name__}). A write may or may not have landed; "
-                "check the network and the endpoint and run again."
-            )
-        return StorageError(f"{where}: the server answered {status}. The object is as it was; check the location.")
+        if 0 < status < 500 and status not in (408, 409, 429):
+            return StorageError(f"{where}: the server answered {status}. The object is as it was; check the location.")
+        return StoreUnavailable(
+            f"{where}: no usable answer ({status or name}). A write may or may not have landed; check "
+            "the network and the endpoint and run again."
+        )
 
     def _no_bucket(self, message: str) -> bool:
         """Whether the bucket or container is missing; an answer to HEAD has no body, so it does not say which 404."""

@@ -123,7 +123,7 @@ def _update(engine: SparkWrites, target: Target, files: Sequence[Add], change: U
         delta_task.OPERATION: sf.lit(UPDATE).cast("tinyint"),
         delta_task.FILE: sf.col(FILE),
         delta_task.ROW: sf.col(ROW),
-        **_kept_ids(target, sf.col(ROW_ID)),
+        **_kept_ids(target),
     }
     if target.rules.change_feed:
         controls |= {delta_task.old(i): quoted(name) for i, name in enumerate(target.snapshot.schema.names)}
@@ -329,7 +329,7 @@ class _MergePlan:
         controls: dict[str, Column] = {delta_task.OPERATION: operation.cast("tinyint")}
         if self.clauses.touch:
             controls |= {delta_task.FILE: sf.col(FILE), delta_task.ROW: sf.col(ROW)}
-            controls |= _kept_ids(self._target, sf.col(ROW_ID) if self._target.rules.row_tracking else None)
+            controls |= _kept_ids(self._target)
             if self._target.rules.change_feed:
                 schema = self._target.snapshot.schema
                 controls |= {delta_task.old(i): _of(TARGET, name) for i, name in enumerate(schema.names)}
@@ -415,13 +415,13 @@ def _old(target: Target) -> "list[Column]":
     return [quoted(name).alias(delta_task.old(i)) for i, name in enumerate(target.snapshot.schema.names)]
 
 
-def _kept_ids(target: Target, row_id: "Column | None") -> "dict[str, Column]":
+def _kept_ids(target: Target) -> "dict[str, Column]":
     """Updated rows keep their ids; their commit version is that of this commit."""
     from pyspark.sql import functions as sf
 
-    if target.rules.row_tracking is None or row_id is None:
+    if target.rules.row_tracking is None:
         return {}
-    return {delta_task.ROW_ID: row_id, delta_task.ROW_VERSION: sf.lit(None).cast("long")}
+    return {delta_task.ROW_ID: sf.col(ROW_ID), delta_task.ROW_VERSION: sf.lit(None).cast("long")}
 
 
 @dataclass(frozen=True)
@@ -437,7 +437,6 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
     """Take the rows that are gone out of their files: by deletion vectors, or by copying what stays."""
     now = now_ms()
     removes: list[Remove] = []
-    adds = list(outcome.adds)
     thinned: list[ThinnedFile] = []
     partly: list[tuple[Add, Positions]] = []
     total = remaining = 0
@@ -456,22 +455,25 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
             partly.append((add, gone))
             remaining += rows - len(before) - len(gone)
             removes.append(add.removed(now))
-    copied = 0
-    if partly:
-        stays = engine.located(target, [add for add, _ in partly], ids=True).select(*copied_columns(target))
-        left_out = {number: gone for number, (_, gone) in enumerate(partly)}
-        moved = engine.run(target, CompletedRows(stays, ()), gone=left_out)
-        adds += moved.adds
-        copied = moved.rows.get(COPY, 0)
-        require_all(copied, remaining, target)
+    moved = _copied(engine, target, partly, remaining) if partly else Report()
     left, lost = thinned_files(target.store, thinned, now)
-    adds, removes = adds + left, removes + lost
+    adds, removes = outcome.adds + moved.adds + left, removes + lost
     cdcs = outcome.cdcs
     if cdcs and not (partly or thinned or outcome.rows.get(UPDATE)):
         # Whole files say it themselves.
         target.store.delete([decode_path(cdc.path) for cdc in cdcs])
         cdcs = []
-    return _ChangeOutcome(FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks), total, copied)
+    changes = FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks)
+    return _ChangeOutcome(changes, total, moved.rows.get(COPY, 0))
+
+
+def _copied(engine: SparkWrites, target: Target, files: Sequence[tuple[Add, Positions]], remaining: int) -> Report:
+    """Write the ``remaining`` rows of files anew, without those at the positions."""
+    stays = engine.located(target, [add for add, _ in files], ids=True).select(*copied_columns(target))
+    left_out = {number: gone for number, (_, gone) in enumerate(files)}
+    moved = engine.run(target, CompletedRows(stays, ()), gone=left_out)
+    require_all(moved.rows.get(COPY, 0), remaining, target)
+    return moved
 
 
 def _row_count(target: Target, add: Add) -> int:

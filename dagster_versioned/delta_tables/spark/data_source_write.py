@@ -68,18 +68,15 @@ class WriteJob:
             )
         if not options.get("path"):
             raise InvalidInput("The format was given no path: pass the table's folder to save(). Nothing was written.")
-        given, app_id, version = (options.get(name) for name in ("partitionBy", "txnAppId", "txnVersion"))
-        if version is not None and (stream or not version.isdecimal()):
-            wrong = "for frames: a stream numbers its batches" if stream else "no number of 0 or more"
-            raise InvalidInput(f"txnVersion is {version!r:.50}, which is {wrong}. Nothing was written.")
+        given = options.get("partitionBy")
         return cls(
             options["path"],
             options.get("profile"),
             "overwrite" if overwrite else "append",
             None if given is None else tuple(name.strip() for name in given.split(",")),
             stored_schema(schema, variants=True).json(),
-            app_id,
-            None if version is None else int(version),
+            options.get("txnAppId"),
+            _version(options, stream=stream),
             options.get("userMetadata"),
         )
 
@@ -128,6 +125,16 @@ class WriteJob:
             raise
         if applied.skipped:
             abort()
+
+
+def _version(options: Mapping[str, str], *, stream: bool) -> int | None:
+    version = options.get("txnVersion")
+    if version is None:
+        return None
+    if stream or not version.isdecimal():
+        wrong = "for frames: a stream numbers its batches" if stream else "no number of 0 or more"
+        raise InvalidInput(f"txnVersion is {version!r:.50}, which is {wrong}. Nothing was written.")
+    return int(version)
 
 
 class _StagedRows:

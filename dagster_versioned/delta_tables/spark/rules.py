@@ -71,9 +71,7 @@ def completed(
     final += [sf.col(delta_task.generated(place)) for place in places]
     rules = _rules(target, values, within)
     if rules:
-        changed = sf.col(PREFIX + delta_task.OPERATION).isin(delta_task.INSERT, delta_task.UPDATE)
-        broken = sf.coalesce(*(sf.when(is_broken, sf.lit(i)) for i, (_, is_broken) in enumerate(rules)))
-        final.append(sf.when(changed, broken).alias(delta_task.BROKEN))
+        final.append(_first_broken([is_broken for _, is_broken in rules]).alias(delta_task.BROKEN))
     steps = {place: identity[name].step for place, name in zip(places, numbered, strict=True)}
     return CompletedRows(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
 
@@ -191,6 +189,14 @@ def _rules(target: Target, values: Values, within: str | None) -> "list[tuple[Se
     if within is not None:
         found.append((of_replaced(within), ~sf.coalesce(sf.expr(within), sf.lit(False))))
     return found
+
+
+def _first_broken(rules: "Sequence[Column]") -> "Column":
+    """The number of the first rule that a row breaks which is new or has new values; null for others."""
+    from pyspark.sql import functions as sf
+
+    changed = sf.col(PREFIX + delta_task.OPERATION).isin(delta_task.INSERT, delta_task.UPDATE)
+    return sf.when(changed, sf.coalesce(*(sf.when(broken, sf.lit(i)) for i, broken in enumerate(rules))))
 
 
 def _has_null(value: "Column", rest: Sequence[str]) -> "Column":
