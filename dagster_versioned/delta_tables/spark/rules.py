@@ -65,15 +65,19 @@ def completed(
     if numbered:
         rows = _with_numbers(rows, target, values, numbered)
     rows = _with_generated(rows, target, values)
-    final = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(schema.names)]
-    final += [sf.col(PREFIX + name).alias(name) for name in controls]
     places = [schema.names.index(name) for name in numbered]
+    final = [*new_columns(target), *(sf.col(PREFIX + name).alias(name) for name in controls)]
     final += [sf.col(delta_task.generated(place)) for place in places]
     rules = _rules(target, values, within)
     if rules:
         final.append(_first_broken([is_broken for _, is_broken in rules]).alias(delta_task.BROKEN))
     steps = {place: identity[name].step for place, name in zip(places, numbered, strict=True)}
     return CompletedRows(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
+
+
+def new_columns(target: Target) -> "list[Column]":
+    """The columns of the table, as a task takes what rows get."""
+    return [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
 
 
 def _flag(name: str) -> str:

@@ -25,9 +25,8 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     ROW_VERSION,
     rows_with_locations,
 )
-from dagster_versioned.delta_tables.spark.rules import CompletedRows, refuse_broken
+from dagster_versioned.delta_tables.spark.rules import CompletedRows, new_columns, refuse_broken
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
-from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, StorageError
@@ -110,8 +109,7 @@ def copied_columns(target: Target) -> "list[Column]":
     """The columns of located rows that move as they are, as a task takes them."""
     from pyspark.sql import functions as sf
 
-    columns = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
-    columns.append(sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION))
+    columns = [*new_columns(target), sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION)]
     columns += [sf.col(FILE).alias(delta_task.FILE), sf.col(ROW).alias(delta_task.ROW)]
     if target.tracked:
         columns.append(sf.col(ROW_ID).alias(delta_task.ROW_ID))
