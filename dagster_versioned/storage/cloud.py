@@ -283,7 +283,7 @@ class CloudStore(BucketStore):
 
     def _from_failure(self, where: str, error: Exception, message: str) -> Exception:
         status = int(found[1]) if (found := _STATUS.search(message)) else 0
-        if _NO_BUCKET.search(message) or (isinstance(error, FileNotFoundError) and self._no_bucket(message)):
+        if self._is_of_bucket(error, message):
             kind = "container" if self._bucket.type == "azure" else "bucket"
             return StorageError(
                 f"{where}: the {kind} {self._bucket.name!r} does not exist. Nothing was written; check the name, the "
@@ -309,16 +309,18 @@ class CloudStore(BucketStore):
             "the network and the endpoint and run again."
         )
 
-    def _no_bucket(self, message: str) -> bool:
+    def _is_of_bucket(self, error: Exception, message: str) -> bool:
         """Whether the bucket or container is missing; an answer to HEAD has no body, so it does not say which 404."""
-        if "<" in message:  # the body, in which no bucket was found missing
+        if _NO_BUCKET.search(message):
+            return True
+        if not isinstance(error, FileNotFoundError) or "<" in message:  # the body, in which no bucket is missing
             return False
         try:
             next(iter(obstore.list(self._patient, "-", chunk_size=1)), None)
         except FileNotFoundError:
             return True
-        except BaseError as error:
-            return bool(_NO_BUCKET.search(str(error)))
+        except BaseError as failure:
+            return bool(_NO_BUCKET.search(str(failure)))
         return False
 
 

@@ -335,15 +335,13 @@ class S3Store(BucketStore):
                 continue
             if not failed:
                 return
+            full = {key: full[key] for key in failed}
             final = self._is_last_delete(attempt, began)
             for key, code in failed.items():
                 if final or code not in _REFUSED_FOR_NOW:
-                    kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
-                    raise kind(
-                        f"delete {full[key]!r} in {self.uri}: {code}, as for {len(failed)} of {len(keys)} keys. They "
-                        "are as they were; the others are deleted. Check the permission to delete and run again."
+                    raise _from_delete(
+                        f"delete {full[key]!r} in {self.uri}", code, f"{len(failed)} of {len(keys)} keys"
                     )
-            full = {key: full[key] for key in failed}
             REQUEST.pause(attempt)
 
     def _left_by_delete(self, full: Iterable[str]) -> dict[str, str]:
@@ -513,6 +511,14 @@ def _is_refusal(error: ClientError) -> bool:
     """Whether the condition of a write does not hold."""
     status = _status(error)
     return status == 412 or (status == 404 and _code(error) != "NoSuchBucket")
+
+
+def _from_delete(where: str, code: str, among: str) -> StorageError:
+    kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
+    return kind(
+        f"{where}: {code}, as for {among}. They are as they were; the others are deleted. Check the permission to "
+        "delete and run again."
+    )
 
 
 def _from_failure(where: str, error: BaseException) -> Exception:

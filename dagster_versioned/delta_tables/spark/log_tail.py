@@ -349,9 +349,13 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return adds
         if self.options.skip_changes or (not adds and self.options.ignore_deletes):
             return []
+        raise self._rows_gone(commit, are_changed=bool(adds))
+
+    def _rows_gone(self, commit: Commit, *, are_changed: bool) -> VersionedError:
         operation = (commit.commit_info or {}).get("operation", "unknown")
-        did, option = ("changed", "ignoreChanges (rows may come twice)") if adds else ("removed", "ignoreDeletes")
-        raise VersionedError(
+        changed, removed = ("changed", "ignoreChanges (rows may come twice)"), ("removed", "ignoreDeletes")
+        did, option = changed if are_changed else removed
+        return VersionedError(
             f"Version {commit.version} of {self.store.uri} ({operation}) {did} rows that the stream may have read. What"
             f" came until now is complete. Say what is to be done: {option}, skipChangeCommits, or begin anew with a"
             " new checkpoint."

@@ -113,10 +113,7 @@ def _native(session: "SparkSession", scan: Scan, tracked: tuple[str, ...]) -> "D
     names = [f"_c{i}" for i in range(len(asked.fields))]
     rows = frame.select("*", path, about.getField("row_index")).toDF(*names, "_path", "_row")
     rows = rows.join(sf.broadcast(by_file), "_path")
-    deleted = deleted_frame(scan, session)
-    if deleted is not None:
-        gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
-        rows = rows.join(deleted, gone, "left_anti")
+    rows = _without_deleted(rows, deleted_frame(scan, session))
     columns = _columns(scan, stored.names, partitioned)
     columns += [sf.col("_of"), sf.col("_row")]
     if tracked:
@@ -124,6 +121,15 @@ def _native(session: "SparkSession", scan: Scan, tracked: tuple[str, ...]) -> "D
         columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
         columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
     return rows.select(*columns).toDF(*row_locations_schema(scan.schema, tracked).names)
+
+
+def _without_deleted(rows: "DataFrame", deleted: "DataFrame | None") -> "DataFrame":
+    from pyspark.sql import functions as sf
+
+    if deleted is None:
+        return rows
+    gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
+    return rows.join(deleted, gone, "left_anti")
 
 
 def _columns(scan: Scan, stored: Sequence[str], partitioned: Sequence[str]) -> "list[Column]":

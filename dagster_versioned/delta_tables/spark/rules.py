@@ -62,9 +62,7 @@ def completed(
     schema, identity = target.snapshot.schema, target.rules.identity
     rows = _brought(frame, target, values, controls)
     numbered = [name for name in identity if values.flag(name) is not True]
-    if numbered:
-        rows = _with_numbers(rows, target, values, numbered)
-    rows = _with_generated(rows, target, values)
+    rows = _with_generated(_with_numbers(rows, target, values, numbered), target, values)
     places = [schema.names.index(name) for name in numbered]
     final = [*new_columns(target), *(sf.col(PREFIX + name).alias(name) for name in controls)]
     final += [sf.col(delta_task.generated(place)) for place in places]
@@ -107,6 +105,8 @@ def _with_numbers(rows: "DataFrame", target: Target, values: Values, names: Sequ
     """
     from pyspark.sql import functions as sf
 
+    if not names:
+        return rows
     schema = target.snapshot.schema
     types = spark_schema(schema)
     tasks = _cores(rows)
