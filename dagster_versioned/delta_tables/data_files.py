@@ -124,20 +124,23 @@ class DeltaFiles:
         columns: list[Any] = []
         named: list[pa.Field[Any]] = []
         for field in fields:
-            wanted = _arrow_field(field)
-            if pa.types.is_dictionary(rows[logical[field.name]].type):
-                wanted = wanted.with_type(rows[logical[field.name]].type)
             column: Any = rows[logical[field.name]]
-            if StructType([field]).holds("variant"):
-                chunks = [with_required_parts(chunk, field.type) for chunk in column.chunks]
-                column = cast("Any", pa).chunked_array(chunks, None if chunks else wanted.type)
-            if column.type != wanted.type or pa.types.is_nested(column.type):
-                column = cast("Any", pa).chunked_array(
-                    [chunk.view(wanted.type) for chunk in column.chunks], wanted.type
-                )
-            columns.append(column)
+            wanted = _arrow_field(field)
+            if pa.types.is_dictionary(column.type):
+                wanted = wanted.with_type(column.type)
+            columns.append(_stored(column, field, wanted.type))
             named.append(wanted)
         return pa.Table.from_arrays(columns, schema=pa.schema(named))
+
+
+def _stored(column: Any, field: StructField, wanted: pa.DataType) -> Any:
+    """A column of the table as one of a file, of the type ``wanted``."""
+    if StructType([field]).holds("variant"):
+        chunks = [with_required_parts(chunk, field.type) for chunk in column.chunks]
+        column = cast("Any", pa).chunked_array(chunks, None if chunks else wanted)
+    if column.type != wanted or pa.types.is_nested(column.type):
+        column = cast("Any", pa).chunked_array([chunk.view(wanted) for chunk in column.chunks], wanted)
+    return column
 
 
 def _stored_fields(schema: StructType) -> tuple[StructField, ...]:

@@ -109,9 +109,9 @@ def delta_scan(
         # No file has a column that is called so, whatever its columns are called.
         added = [StructField(name, "long", True, {PHYSICAL_NAME: name}) for name in tracked]
         schema = StructType([*schema.fields, *added])
-        columns = None if columns is None else [*columns, *(name for name in tracked if name not in columns)]
+    asked = None if columns is None else (*columns, *(name for name in tracked if name not in columns))
     scanned = tuple(scan_file(add, _partition_values(add, named)) for add in sorted(to_adds(files), key=part_order))
-    return Scan(store, schema, scanned, None if columns is None else tuple(columns), mapping, tracked)
+    return Scan(store, schema, scanned, asked, mapping, tracked)
 
 
 def target_scan(target: Target, files: Sequence[Add]) -> Scan:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,19 +57,8 @@ class LiveFiles:
         return self.start + self.rows
 
 
-class StreamSnapshot(Protocol):
-    """The files of a snapshot by index. Where some of the files of a checkpoint are gone, indices are left out."""
-
-    end: int
-    """The index after the last."""
-
-    def between(self, first: int, last: int) -> Iterator[LiveFiles]:
-        """The files from one index to before another. Raises `LogCorrupt`, naming the file of the log."""
-        ...
-
-
 class SnapshotByTime:
-    """All files of a version, in memory. Raises as `load_snapshot`."""
+    """All files of a version, in memory. Raises as `load_snapshot`. ``end`` is the index after the last."""
 
     def __init__(self, store: ObjectStore, version: int) -> None:
         files = load_snapshot(store, version).files
@@ -80,6 +69,7 @@ class SnapshotByTime:
         self.end = files.num_rows
 
     def between(self, first: int, last: int) -> Iterator[LiveFiles]:
+        """The files from one index to before another."""
         last = min(last, self.end)
         if first < last:
             yield LiveFiles(0, self._files, np.arange(first, last))
@@ -114,6 +104,8 @@ class SnapshotByCheckpoint:
         self.end = self._starts[-1] + self._added.num_rows
 
     def between(self, first: int, last: int) -> Iterator[LiveFiles]:
+        """As of `SnapshotByTime`; the indices of files that are gone are left out. Raises `LogCorrupt`, naming the file
+        of the log."""
         last = min(last, self.end)
         number = bisect_right(self._starts, first) - 1
         while first < last:
@@ -137,6 +129,10 @@ class SnapshotByCheckpoint:
             if len(self._kept) > _KEPT_PIECES:
                 self._kept.popitem(last=False)
         return self._kept[number]
+
+
+StreamSnapshot = SnapshotByTime | SnapshotByCheckpoint
+"""The files of a snapshot by index."""
 
 
 def large_checkpoint(store: ObjectStore, version: int, large: int) -> tuple[int, str] | None:

@@ -17,7 +17,7 @@ from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import DataType, StructType, schema_from_arrow
-from dagster_versioned.delta_tables.commands.command import UNNAMED, Applied, Command, Provenance, compact_json
+from dagster_versioned.delta_tables.commands.command import Applied, Command, Provenance, compact_json
 from dagster_versioned.delta_tables.commands.compaction import optimize
 from dagster_versioned.delta_tables.commands.plan import (
     Plan,
@@ -158,7 +158,7 @@ def write_rows(
     dynamic: bool = False,
     schema_mode: SchemaMode | None = None,
     properties: Mapping[str, str] | None = None,
-    provenance: Provenance = UNNAMED,
+    provenance: Provenance,
 ) -> Applied:
     """As `write_delta`, by an engine."""
     _require_one_choice(mode, where, dynamic)
@@ -173,14 +173,18 @@ def write_rows(
         return Applied(read.version)
     if mode == "error":
         raise exists_already(store)
-    replaces_all = mode == "overwrite" and where is None and not dynamic
-    if schema_mode == "overwrite" and not replaces_all:
-        raise InvalidInput("schema_mode='overwrite' needs every row to be overwritten. Nothing was written.")
+    if schema_mode == "overwrite":
+        _require_all_replaced(mode, where, dynamic)
     _check_existing(read, None if schema_mode == "overwrite" else partition_by, properties)
     command = Command(engine, store, evolved(read, engine.schema_of(rows), schema_mode, partition_by), provenance)
     if mode == "append":
         return command.append(rows)
     return _overwrite(command, rows, where, dynamic)
+
+
+def _require_all_replaced(mode: Mode, where: str | None, dynamic: bool) -> None:
+    if mode != "overwrite" or where is not None or dynamic:
+        raise InvalidInput("schema_mode='overwrite' needs every row to be overwritten. Nothing was written.")
 
 
 def _require_one_choice(mode: Mode, where: str | None, dynamic: bool) -> None:

@@ -283,7 +283,7 @@ class CloudStore(BucketStore):
 
     def _from_failure(self, where: str, error: Exception, message: str) -> Exception:
         status = int(found[1]) if (found := _STATUS.search(message)) else 0
-        if _NO_BUCKET.search(message) or (isinstance(error, FileNotFoundError) and self._no_bucket(message)):
+        if self._is_of_bucket(error, message):
             kind = "container" if self._bucket.type == "azure" else "bucket"
             return StorageError(
                 f"{where}: the {kind} {self._bucket.name!r} does not exist. Nothing was written; check the name, the "
@@ -292,32 +292,35 @@ class CloudStore(BucketStore):
         for of_obstore, ours, text in _ANSWERS:
             if isinstance(error, of_obstore):
                 return ours(f"{where}: {text}")
+        name = type(error).__name__
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or status in (401, 403):
             return AccessDenied(
-                f"{where}: the server refused ({status or type(error).__name__}). The object is as it was; check which "
-                "credentials are used and that their role allows this."
+                f"{where}: the server refused ({status or name}). The object is as it was; check which credentials are "
+                "used and that their role allows this."
             )
         if isinstance(error, UnknownConfigurationKeyError) or _CREDENTIALS.match(message):
             return AccessDenied(
-                f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; {_WAYS[self._bucket.type]}"
+                f"{where}: no usable credentials ({name}). Nothing was sent; {_WAYS[self._bucket.type]}"
             )
-        if status == 0 or status >= 500 or status in (408, 409, 429):
-            return StoreUnavailable(
-                f"{where}: no usable answer ({status or type(error).__name__}). A write may or may not have landed; "
-                "check the network and the endpoint and run again."
-            )
-        return StorageError(f"{where}: the server answered {status}. The object is as it was; check the location.")
+        if 0 < status < 500 and status not in (408, 409, 429):
+            return StorageError(f"{where}: the server answered {status}. The object is as it was; check the location.")
+        return StoreUnavailable(
+            f"{where}: no usable answer ({status or name}). A write may or may not have landed; check "
+            "the network and the endpoint and run again."
+        )
 
-    def _no_bucket(self, message: str) -> bool:
+    def _is_of_bucket(self, error: Exception, message: str) -> bool:
         """Whether the bucket or container is missing; an answer to HEAD has no body, so it does not say which 404."""
-        if "<" in message:  # the body, in which no bucket was found missing
+        if _NO_BUCKET.search(message):
+            return True
+        if not isinstance(error, FileNotFoundError) or "<" in message:  # the body, in which no bucket is missing
             return False
         try:
             next(iter(obstore.list(self._patient, "-", chunk_size=1)), None)
         except FileNotFoundError:
             return True
-        except BaseError as error:
-            return bool(_NO_BUCKET.search(str(error)))
+        except BaseError as failure:
+            return bool(_NO_BUCKET.search(str(failure)))
         return False
 
 

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from dagster_versioned.errors import AccessDenied, InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
@@ -139,8 +139,7 @@ class HttpClient:
             yield answer
         finally:
             # What is left of the body may be endless: the connection goes rather than that it is read.
-            answer.close()
-            answer.release_conn()
+            _drop(answer)
 
     def chunks(
         self, url: str, headers: Mapping[str, str] | None = None, *, start: int = 0, named_by: str | None = None
@@ -223,8 +222,7 @@ class HttpClient:
             )
 
         answer = self._retried(url, request)
-        answer.close()
-        answer.release_conn()
+        _drop(answer)
         if answer.status >= 400:
             raise _failure(url, answer.status)
         if answer.status >= 300:
@@ -238,23 +236,18 @@ class HttpClient:
 
         Raises `StoreUnavailable`, and `InvalidInput`.
         """
-        from urllib3 import make_headers
         from urllib3.exceptions import HTTPError
 
         from dagster_versioned.storage.public_network import CheckedConnection, CheckedConnectionOverTls
 
         parts, proxy = urlsplit(check_url(url)), self._proxy(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = _port(parts)
         at, at_port = (parts, port) if proxy is None else (urlsplit(proxy), urlsplit(proxy).port or 80)
         kind = CheckedConnectionOverTls if parts.scheme == "https" else CheckedConnection
         check = self._check(is_led=self._public_only)
         made = kind(at.hostname or "", at_port, timeout=self._timeout, check=check)
         if proxy is not None:
-            name = f"{unquote(at.username)}:{unquote(at.password or '')}" if at.username else None
-            given = make_headers(proxy_basic_auth=name)
-            made.set_tunnel(
-                parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), given, at.scheme
-            )
+            made.set_tunnel(parts.hostname or "", port, _login(at), at.scheme)
         try:
             made.connect()
         except (HTTPError, OSError) as error:
@@ -302,7 +295,7 @@ class HttpClient:
         made = self._proxy(url), is_led
         proxy = made[0]
         if made not in self._made:
-            from urllib3 import ProxyManager, Timeout, make_headers
+            from urllib3 import ProxyManager, Timeout
 
             timeout = Timeout(connect=min(10.0, self._timeout), read=self._timeout)
             if proxy is None:
@@ -312,10 +305,9 @@ class HttpClient:
                 self._made[made] = checked_pools(check, maxsize=16, retries=False, timeout=timeout)
             else:
                 parts = urlsplit(proxy)
-                name = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
                 self._made[made] = ProxyManager(
                     parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
-                    proxy_headers=make_headers(proxy_basic_auth=name),
+                    proxy_headers=_login(parts),
                     maxsize=16,
                     retries=False,
                     timeout=timeout,
@@ -333,8 +325,7 @@ class HttpClient:
             to = answer.headers.get("Location")
             if answer.status not in _REDIRECTS or to is None:
                 return answer
-            answer.close()
-            answer.release_conn()
+            _drop(answer)
             target = check_lead(url, urljoin(url, to), first)
             is_led = is_led or self._is_elsewhere(url)
             if urlsplit(url)[:2] != urlsplit(target)[:2]:
@@ -358,10 +349,26 @@ class HttpClient:
             else:
                 if answer.status not in _TRANSIENT or last:
                     return answer
-                answer.close()
-                answer.release_conn()
+                _drop(answer)
             DOWNLOAD.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
+
+
+def _drop(answer: "BaseHTTPResponse") -> None:
+    answer.close()
+    answer.release_conn()
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _login(proxy: SplitResult) -> Mapping[str, str]:
+    """The headers for the user and the password that the URL of a proxy holds, if any."""
+    from urllib3 import make_headers
+
+    name = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
+    return make_headers(proxy_basic_auth=name)
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

@@ -240,17 +240,8 @@ class LocalStore:
 
     def _walk(self, folder: str, prefix: str, start: str) -> Iterator[ObjectInfo]:
         with self._translated("list", folder):
-            entries: list[tuple[str, os.DirEntry[str]]] = []
-            for entry in _entries(self._folder(folder)):
-                # A folder sorts by its name and "/": "a-b" stands before "a/b", though "a" stands before "a-b".
-                key = folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
-                if key <= start and not start.startswith(key):
-                    continue  # first, because a listing of the end of a log passes over the rest of it
-                if not (key.startswith(prefix) or prefix.startswith(key)):
-                    continue
-                if not entry.is_symlink() and is_key(entry.name):
-                    entries.append((key, entry))
-        for key, entry in sorted(entries, key=itemgetter(0)):
+            entries = self._in_order(folder, prefix, start)
+        for key, entry in entries:
             if key.endswith("/"):
                 if key > start or start.startswith(key):
                     yield from self._walk(key, prefix, start)
@@ -260,6 +251,18 @@ class LocalStore:
                     status = entry.stat()
                     if S_ISREG(status.st_mode):
                         yield _info(key, status)
+
+    def _in_order(self, folder: str, prefix: str, start: str) -> Iterable[tuple[str, os.DirEntry[str]]]:
+        """What is directly in a folder, and may be or hold what a listing shows."""
+        entries: list[tuple[str, os.DirEntry[str]]] = []
+        for entry in _entries(self._folder(folder)):
+            # A folder sorts by its name and "/": "a-b" stands before "a/b", though "a" stands before "a-b".
+            key = folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+            if key <= start and not start.startswith(key):
+                continue  # first, because a listing of the end of a log passes over the rest of it
+            if (key.startswith(prefix) or prefix.startswith(key)) and not entry.is_symlink() and is_key(entry.name):
+                entries.append((key, entry))
+        return sorted(entries, key=itemgetter(0))
 
     def _create(self, operation: str, key: str, data: bytes, durability: Durability = "now") -> ObjectInfo | None:
         """Create the object, or return ``None`` if there is one."""

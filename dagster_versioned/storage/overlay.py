@@ -6,15 +6,17 @@ other by accident; only content-addressed objects may be in both, and are the sa
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, TypeVar
 
 from dagster_versioned.errors import AccessDenied, AlreadyExists, ObjectNotFound, PreconditionFailed
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore, UnfinishedWrite
+
+T = TypeVar("T")
 
 Owner = Literal["base", "own", "either"]
 """``"base"``: what the base has under the key is there, and nothing is ever written there. ``"own"``: the base's object
@@ -102,43 +104,31 @@ class OverlayStore:
         return self.get_with_info(key)[0]
 
     def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
-        owner = self._owner(check_key(key))
-        if owner == "base":
-            return self._base.get_with_info(key)
-        try:
-            return self._own.get_with_info(key)
-        except ObjectNotFound:
-            if owner == "either":
-                return self._base.get_with_info(key)
-            if (data := self._document(key)) is None:
-                raise
-            return data, self._document_info(key, data)
+        return self._read(
+            key, lambda store: store.get_with_info(key), lambda data: (data, self._document_info(key, data))
+        )
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        owner = self._owner(check_key(key))
-        if owner == "base":
-            return self._base.get_range(key, start, length)
-        try:
-            return self._own.get_range(key, start, length)
-        except ObjectNotFound:
-            if owner == "either":
-                return self._base.get_range(key, start, length)
-            if (data := self._document(key)) is None:
-                raise
-            return data[start : start + length]
+        return self._read(
+            key, lambda store: store.get_range(key, start, length), lambda data: data[start : start + length]
+        )
 
     def head(self, key: str) -> ObjectInfo:
+        return self._read(key, lambda store: store.head(key), lambda data: self._document_info(key, data))
+
+    def _read(self, key: str, ask: Callable[[ObjectStore], T], of_document: Callable[[bytes], T]) -> T:
+        """What the store that holds an object says of it, or what the fork's document under the key has."""
         owner = self._owner(check_key(key))
         if owner == "base":
-            return self._base.head(key)
+            return ask(self._base)
         try:
-            return self._own.head(key)
+            return ask(self._own)
         except ObjectNotFound:
             if owner == "either":
-                return self._base.head(key)
+                return ask(self._base)
             if (data := self._document(key)) is None:
                 raise
-            return self._document_info(key, data)
+            return of_document(data)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """As the protocol says; of objects that either side may hold, the own ones alone."""

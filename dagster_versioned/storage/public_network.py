@@ -29,14 +29,18 @@ def is_public(address: str) -> bool:
     """
     plain = ip_address(address.partition("%")[0])
     if isinstance(plain, IPv4Address):
-        return plain.is_global and not plain.is_multicast and plain not in _OF_CLOUDS
+        return _is_public_v4(plain)
     nat64 = IPv4Address(int(plain) & 0xFFFF_FFFF) if plain in _NAT64 else None
     inside = [
         address for address in (plain.ipv4_mapped, plain.sixtofour, *(plain.teredo or ()), nat64) if address is not None
     ]
     if inside:
-        return all(is_public(str(address)) for address in inside)
+        return all(map(_is_public_v4, inside))
     return plain.is_global and plain in _UNICAST
+
+
+def _is_public_v4(address: IPv4Address) -> bool:
+    return address.is_global and not address.is_multicast and address not in _OF_CLOUDS
 
 
 def leads_outside(connected: socket.socket) -> bool:

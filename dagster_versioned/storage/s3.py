@@ -164,17 +164,13 @@ class S3Store(BucketStore):
             return _info(key, size, answer)
 
     def copy(self, source: str, target: str) -> ObjectInfo:
-        at = self._at(target)
-        origin = self._at(source)
+        check_key(target)
         size = self.head(source).size
         with self._translated("copy", source):
-            if size <= self._options.whole_copy_bytes:
-                # REPLACE: else S3 refuses to copy an object onto itself, which is how one is made young again.
-                answer = self._client.copy_object(**at, CopySource=origin, MetadataDirective="REPLACE")
-                return _info(target, size, answer | answer["CopyObjectResult"])
-            transfer = self._transfer(self._options.whole_copy_bytes)
-            self._client.copy(origin, at["Bucket"], at["Key"], Config=transfer)
-        return self.head(target)
+            if size > self._options.whole_copy_bytes:
+                return self._copy_by_parts(self, source, target)
+            # REPLACE: else S3 refuses to copy an object onto itself, which is how one is made young again.
+            return self._copy_whole(self, source, target, size, MetadataDirective="REPLACE")
 
     def shares_server(self, other: "S3Store") -> bool:
         """Whether both are on one server, which then may copy between them by itself (`copy_from`)."""
@@ -187,23 +183,12 @@ class S3Store(BucketStore):
         the object as it was looked at: raises `PreconditionFailed` where it was replaced by other bytes since,
         `ObjectNotFound`, `AccessDenied`.
         """
-        at = self._at(target_key)
-        origin = other._at(source_key)
         unchanged = {"CopySourceIfMatch": found.etag}
         with self._translated("copy", source_key):
-            if found.size <= self._options.whole_copy_bytes:
-                answer = self._client.copy_object(**at, CopySource=origin, **unchanged)
-                made = _info(target_key, found.size, answer | answer["CopyObjectResult"])
+            if found.size > self._options.whole_copy_bytes:
+                made = self._copy_by_parts(other, source_key, target_key, ExtraArgs=unchanged)
             else:
-                self._client.copy(
-                    origin,
-                    at["Bucket"],
-                    at["Key"],
-                    ExtraArgs=unchanged,
-                    SourceClient=other._client,
-                    Config=self._transfer(self._options.whole_copy_bytes),
-                )
-                made = self.head(target_key)
+                made = self._copy_whole(other, source_key, target_key, found.size, **unchanged)
         # Some servers overlook the condition. An ETag may differ for good reasons too: parts, encryption.
         if made.etag != found.etag and other.head(source_key).etag != found.etag:
             raise PreconditionFailed(
@@ -211,6 +196,15 @@ class S3Store(BucketStore):
                 "copy it anew."
             )
         return made
+
+    def _copy_whole(self, other: "S3Store", source: str, target: str, size: int, **arguments: str) -> ObjectInfo:
+        answer = self._client.copy_object(**self._at(target), CopySource=other._at(source), **arguments)
+        return _info(target, size, answer | answer["CopyObjectResult"])
+
+    def _copy_by_parts(self, other: "S3Store", source: str, target: str, **arguments: Any) -> ObjectInfo:
+        arguments |= {"SourceClient": other._client, "Config": self._transfer(self._options.whole_copy_bytes)}
+        self._client.copy(other._at(source), self._bucket, self._full(target), **arguments)
+        return self.head(target)
 
     def delete(self, keys: Iterable[str]) -> None:
         checked = [check_key(key) for key in keys]  # all of them before the first is touched
@@ -309,12 +303,12 @@ class S3Store(BucketStore):
                     answer = self._client.put_object(**at, **condition, Body=data, Metadata={_WRITE_ID: write_id})
                     return _info(key, len(data), answer)
                 except ClientError as error:
-                    lost = lost or error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
+                    lost |= error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
                     status = _status(error)
                     if status == 409 and attempt < self._attempts - 1:
                         REQUEST.pause(attempt)
                         continue
-                    if status == 412 or (status == 404 and _code(error) != "NoSuchBucket"):
+                    if _is_refusal(error):
                         return self._landed(key, data, write_id)[0] if lost else None
                     if status < 500:
                         raise
@@ -341,15 +335,13 @@ class S3Store(BucketStore):
                 continue
             if not failed:
                 return
+            full = {key: full[key] for key in failed}
             final = self._is_last_delete(attempt, began)
             for key, code in failed.items():
                 if final or code not in _REFUSED_FOR_NOW:
-                    kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
-                    raise kind(
-                        f"delete {full[key]!r} in {self.uri}: {code}, as for {len(failed)} of {len(keys)} keys. They "
-                        "are as they were; the others are deleted. Check the permission to delete and run again."
+                    raise _from_delete(
+                        f"delete {full[key]!r} in {self.uri}", code, f"{len(failed)} of {len(keys)} keys"
                     )
-            full = {key: full[key] for key in failed}
             REQUEST.pause(attempt)
 
     def _left_by_delete(self, full: Iterable[str]) -> dict[str, str]:
@@ -513,6 +505,20 @@ def _status(error: ClientError) -> int:
 
 def _code(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
+
+
+def _is_refusal(error: ClientError) -> bool:
+    """Whether the condition of a write does not hold."""
+    status = _status(error)
+    return status == 412 or (status == 404 and _code(error) != "NoSuchBucket")
+
+
+def _from_delete(where: str, code: str, among: str) -> StorageError:
+    kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
+    return kind(
+        f"{where}: {code}, as for {among}. They are as they were; the others are deleted. Check the permission to "
+        "delete and run again."
+    )
 
 
 def _from_failure(where: str, error: BaseException) -> Exception:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -59,8 +60,7 @@ class StoreWrapper:
         return self._store.uri
 
     def subfolder(self, path: str) -> Self:
-        deeper = object.__new__(type(self))
-        deeper.__dict__.update(self.__dict__)
+        deeper = copy(self)
         deeper._store = self._store.subfolder(path)
         deeper._folder = f"{self._folder}{path}/"
         return deeper

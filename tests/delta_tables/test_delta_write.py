@@ -20,12 +20,6 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from support.delta_writes import FEATURES, files_of, last_commit, rows_of, schema
 
-
-@pytest.fixture
-def table(tmp_path):
-    return tmp_path / "table"
-
-
 THREE = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "v": [1.5, None, 3.5]})
 
 

@@ -30,11 +30,6 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 ROWS = pa.table({"id": [1, 2, 3, 4], "p": ["a", "a", "b", None], "v": [10, None, 30, 40]})
 
 
-@pytest.fixture
-def table(tmp_path):
-    return tmp_path / "table"
-
-
 def written(table, properties=None, partition_by=(), rows=ROWS):
     write_delta(str(table), rows, properties=properties or {}, partition_by=partition_by)
     return str(table)

@@ -15,11 +15,6 @@ VECTORS = {"delta.enableDeletionVectors": "true"}
 ON = "source.id = target.id"
 
 
-@pytest.fixture
-def table(tmp_path):
-    return tmp_path / "table"
-
-
 @pytest.fixture(params=[{}, VECTORS], ids=["rewritten", "vectors"])
 def uri(table, request):
     rows = pa.table({"id": [1, 2, 3, 4], "p": ["a", "a", "b", "b"]})

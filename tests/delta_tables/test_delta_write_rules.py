@@ -32,11 +32,6 @@ ON = "source.id = target.id"
 UPSERT = [WhenMatched("all"), WhenNotMatched("all")]
 
 
-@pytest.fixture
-def uri(tmp_path):
-    return str(tmp_path / "table")
-
-
 def refused(uri, reason, *attempts):
     """Each attempt is refused for the reason, and leaves nothing."""
     before = files_of(uri), load_snapshot(LocalStore(uri)).version

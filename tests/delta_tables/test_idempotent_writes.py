@@ -27,9 +27,9 @@ every_verb = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
 @pytest.fixture
-def uri(tmp_path):
-    write_delta(str(tmp_path / "table"), ROWS)
-    return str(tmp_path / "table")
+def uri(uri):
+    write_delta(uri, ROWS)
+    return uri
 
 
 @every_verb

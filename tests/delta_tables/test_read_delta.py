@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,15 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.read import delta_scan, read_delta
 from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG
-from dagster_versioned.errors import (
-    IntegrityError,
-    InvalidInput,
-    TableNotFound,
-    VersionNotFound,
-)
+from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.storage import LocalStore
+from support.delta_logs import put_raw_log
 
 
 def rows(table: pa.Table) -> list[str]:
@@ -95,26 +91,9 @@ def test_files_come_by_partition_and_ordinal_where_they_are_tagged(tmp_path):
     order = [("b", 0), ("a", 10), ("a", 9), (None, 3)]
     for i, _ in enumerate(order):
         pq.write_table(pa.table({"a": [i]}), tmp_path / f"{i}.parquet")
-    schema = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
-    actions: list[dict[str, Any]] = [
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {
-            "metaData": {
-                "id": "1",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(schema),
-                "partitionColumns": [],
-                "configuration": {},
-            }
-        },
-    ]
-    for i, (partition, ordinal) in enumerate(order):
-        tags = {ORDINAL_TAG: str(ordinal)} | ({PARTITION_TAG: partition} if partition else {})
-        add = {"path": f"{i}.parquet", "partitionValues": {}, "size": (tmp_path / f"{i}.parquet").stat().st_size}
-        actions.append({"add": add | {"modificationTime": 0, "dataChange": True, "tags": tags}})
-    (tmp_path / "_delta_log").mkdir()
-    commit = "\n".join(json.dumps(action) for action in actions)
-    (tmp_path / "_delta_log" / f"{0:020d}.json").write_text(commit)
+    tags = [{ORDINAL_TAG: str(at)} | ({PARTITION_TAG: partition} if partition else {}) for partition, at in order]
+    files = [{"path": f"{i}.parquet", "tags": tags_of} for i, tags_of in enumerate(tags)]
+    put_raw_log(tmp_path, StructType([StructField("a", "long")]), *files)
     assert read_delta(str(tmp_path))["a"].to_pylist() == [3, 2, 1, 0]
     scan = delta_scan(LocalStore(tmp_path), load_snapshot(LocalStore(tmp_path)), ["a"])
     assert [file.key for file in scan.files] == ["3.parquet", "2.parquet", "1.parquet", "0.parquet"]

@@ -1,7 +1,6 @@
 """What is asked of a Delta table beyond its rows: some of them, of a time, or with the ids that the table gave them."""
 
 import datetime as dt
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,13 @@ from deltalake import DeltaTable, write_deltalake
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import row_groups
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.read import delta_scan, read_delta
 from dagster_versioned.errors import InvalidInput, LogCorrupt, VersionNotFound
 from dagster_versioned.storage import LocalStore
 from support.deleted_rows import deleting
+from support.delta_logs import put_raw_log
 
 
 @pytest.fixture(scope="module")
@@ -138,45 +140,25 @@ def tracking_table(root: Path, *, base: int | None = 100, mapped: bool = False) 
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "a.parquet", row_group_size=1)
     kept = {"n": [4, 5], "_id": pa.array([7, None], pa.int64()), "_version": pa.array([1, None], pa.int64())}
     pq.write_table(pa.table(kept), root / "b.parquet")
-    features = ["domainMetadata", "rowTracking"]
     properties = {
         "delta.enableRowTracking": "true",
         "delta.rowTracking.materializedRowIdColumnName": "_id",
         "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
     }
-    column = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
+    column, readers = StructField("n", "long"), []
     if mapped:
         properties["delta.columnMapping.mode"] = "name"
-        physical = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "n"}
-        column |= {"name": "number", "metadata": physical}
-    schema = {"type": "struct", "fields": [column]}
-    readers = ["columnMapping"] if mapped else []
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": readers}
-    actions: list[dict[str, Any]] = [
-        {"protocol": protocol | {"writerFeatures": [*features, *readers]}},
-        {
-            "metaData": {
-                "id": "1",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(schema),
-                "partitionColumns": [],
-                "configuration": properties,
-            }
-        },
-    ]
-    for name, first in (("a", base), ("b", 200)):
-        ids = {} if first is None else {"baseRowId": first, "defaultRowCommitVersion": 5}
-        size = (root / f"{name}.parquet").stat().st_size
-        add = {
-            "path": f"{name}.parquet",
-            "partitionValues": {},
-            "size": size,
-            "modificationTime": 0,
-            "dataChange": True,
-        }
-        actions.append({"add": add | ids})
-    (root / "_delta_log").mkdir()
-    (root / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+        column, readers = StructField("number", "long", True, {ID: 1, PHYSICAL_NAME: "n"}), ["columnMapping"]
+    writers = ["domainMetadata", "rowTracking", *readers]
+    ids = {} if base is None else {"baseRowId": base, "defaultRowCommitVersion": 5}
+    put_raw_log(
+        root,
+        StructType([column]),
+        {"path": "a.parquet", **ids},
+        {"path": "b.parquet", "baseRowId": 200, "defaultRowCommitVersion": 5},
+        protocol={"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": readers, "writerFeatures": writers},
+        **properties,
+    )
 
 
 TRACKED = {

@@ -24,6 +24,7 @@ from dagster_versioned.engines.spark import by_value
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.storage import LocalStore
+from support.delta_writes import rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -46,14 +47,9 @@ PROPERTIES = {"delta.feature.allowColumnDefaults": "supported", "delta.constrain
 
 
 @pytest.fixture
-def ruled(tmp_path):
-    uri = str(tmp_path / "table")
+def ruled(uri):
     create_delta(uri, RULED, properties=PROPERTIES)
     return uri
-
-
-def rows_of(uri):
-    return sorted(read_delta(uri).to_pylist(), key=str)
 
 
 def files_in(uri):
@@ -115,8 +111,8 @@ def test_rows_that_break_a_rule_write_nothing(spark, ruled, expressions, sentenc
     assert files_in(ruled) == before
 
 
-def test_what_is_never_null_inside_of_a_column_is_not(spark, tmp_path):
-    uri, inner = str(tmp_path / "table"), StructType([StructField("x", "long", False)])
+def test_what_is_never_null_inside_of_a_column_is_not(spark, uri):
+    inner = StructType([StructField("x", "long", False)])
     fields = {
         "l": ArrayType("long", False),
         "s": ArrayType(inner),
@@ -205,8 +201,7 @@ def test_a_task_that_outlives_a_failed_change_leaves_no_file(spark, ruled, monke
     assert (left, files_in(ruled)) == (before, before)
 
 
-def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
-    uri = str(tmp_path / "table")
+def test_values_are_cast_as_far_as_nothing_is_lost(spark, uri):
     write_delta(uri, pa.table({"d": [Decimal("1.5")], "f": pa.array([1.5], pa.float32()), "w": ["a"]}))
     write_delta(uri, spark.sql("select 3 as d, 0.1 as f, 'x' as W"))
     assert len(rows_of(uri)) == 2
@@ -220,8 +215,7 @@ def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_merges_of_every_kind(spark, tmp_path):
-    uri = str(tmp_path / "table")
+def test_merges_of_every_kind(spark, uri):
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
     write_delta(uri, spark.range(6).selectExpr("id", "'t' as w"), properties=properties)
     source = spark.range(4, 8).selectExpr("id", "'s' as w", "id * 1.0 as extra")
@@ -248,8 +242,7 @@ def test_merges_of_every_kind(spark, tmp_path):
 
 
 @pytest.mark.parametrize(("source", "inserted"), [("1 = 0", 0), ("1 = 1", 2)], ids=["no rows", "keys that are null"])
-def test_what_a_merge_brings_without_keys_meets_no_row(spark, tmp_path, source, inserted):
-    uri = str(tmp_path / "table")
+def test_what_a_merge_brings_without_keys_meets_no_row(spark, uri, source, inserted):
     write_delta(uri, spark.range(3).selectExpr("id", "'t' as w"))
     rows = spark.range(2).selectExpr("cast(null as bigint) as id", "'s' as w").where(source)
     clauses = [WhenMatched("delete"), WhenNotMatched()]
@@ -259,8 +252,7 @@ def test_what_a_merge_brings_without_keys_meets_no_row(spark, tmp_path, source, 
     assert [row["w"] for row in rows_of(uri)].count("s") == inserted
 
 
-def test_overwriting_partitions_and_schemas(spark, tmp_path):
-    uri = str(tmp_path / "table")
+def test_overwriting_partitions_and_schemas(spark, uri):
     frame = spark.range(6).selectExpr("id", "cast(id % 3 as string) as p")
     write_delta(uri, frame, partition_by=["p"])
     write_delta(uri, spark.sql("select 10L as id, '1' as p"), "overwrite", dynamic=True)
@@ -274,8 +266,7 @@ def test_overwriting_partitions_and_schemas(spark, tmp_path):
     assert rows_of(uri) == [{"other": 1, "more": None}, {"other": 2, "more": "x"}]
 
 
-def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
-    uri = str(tmp_path / "table")
+def test_compacting_sorts_if_asked_and_applies_vectors(spark, uri):
     properties = {"delta.enableDeletionVectors": "true"}
     for start in (0, 10, 20):
         rows = pa.table({"id": range(start, start + 10), "k": [i * 7 % 10 for i in range(10)]})
@@ -291,12 +282,11 @@ def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(spark, tmp_path):
-    uri = str(tmp_path / "table")
+def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(spark, uri, table):
     write_delta(uri, pa.table({"id": range(10)}))
-    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
+    log = table / "_delta_log" / f"{0:020}.json"
     name = load_snapshot(LocalStore(uri)).adds()[0].path
-    (tmp_path / "table" / name).rename(tmp_path / "table" / "_hidden.parquet")
+    (table / name).rename(table / "_hidden.parquet")
     log.write_text(log.read_text().replace(name, "_hidden.parquet").replace('numRecords\\":10', 'numRecords\\":3'))
     for crc in log.parent.glob("*.crc"):
         crc.unlink()
@@ -323,9 +313,8 @@ class TestAConditionThatFailsOnARow:
     """Which Spark finds out in a task, as whatever the function at fault raises."""
 
     @pytest.fixture
-    def uri(self, spark, tmp_path):
+    def uri(self, spark, uri):
         spark.udf.register("broken", broken, "boolean")
-        uri = str(tmp_path / "table")
         write_delta(uri, pa.table({"id": [0, 1], "word": ["a", "b"]}))
         return uri
 

@@ -14,7 +14,6 @@ import pytest
 
 from dagster_versioned.delta import Table
 from dagster_versioned.delta_tables.read import read_delta
-from dagster_versioned.delta_tables.spark import register
 from dagster_versioned.delta_tables.write import write_delta
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from support import spark_stream_job
@@ -26,12 +25,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 from dagster_versioned.delta_tables.spark.data_source_stream_write import stream_writer
 
 pytestmark = [pytest.mark.spark, needs_spark(4, 1, "data sources in Python that streams are written to by Arrow")]
-
-
-@pytest.fixture(scope="module")
-def session(spark):
-    register(spark)
-    return spark
 
 
 @pytest.fixture

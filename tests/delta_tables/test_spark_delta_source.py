@@ -20,12 +20,6 @@ data_source_tasks = import_module("dagster_versioned.delta_tables.spark.data_sou
 pytestmark = [pytest.mark.spark, needs_spark(4, 2, "data sources in Python with streams that are limited")]
 
 
-@pytest.fixture(scope="module")
-def session(spark):
-    register(spark)
-    return spark
-
-
 def load(session, uri, **options):
     return session.read.format("versioned").options(**options).load(str(uri))
 

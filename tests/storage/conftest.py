@@ -73,6 +73,18 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Ob
 
 
 @pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid4().hex}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    return path
+
+
+@pytest.fixture
 def store(new_store: Callable[[], ObjectStore]) -> ObjectStore:
     return new_store()
 

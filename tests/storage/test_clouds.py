@@ -5,12 +5,10 @@ import multiprocessing
 import pickle
 import re
 import socket
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -36,6 +34,7 @@ from support.faulty_proxy import (
     faulty_proxy,
 )
 from support.gcs_server import GcsServer, service_account
+from support.store_verbs import of_bucket, written
 
 FEW_ATTEMPTS = CloudOptions(attempts=3, part_bytes=5 * 1024**2)
 UNAVAILABLE = answer(503, "ServerBusy")
@@ -47,33 +46,7 @@ def puts(method: str, path: str) -> bool:
 
 
 def every_verb(store: CloudStore, file: Path) -> list[Callable[[], object]]:
-    return [
-        lambda: store.get("key"),
-        lambda: store.get_with_info("key"),
-        lambda: store.get_range("key", 0, 1),
-        lambda: store.head("key"),
-        lambda: list(store.list()),
-        lambda: list(store.folders()),
-        lambda: store.put("key", b"data"),
-        lambda: store.put_file("key", file),
-        lambda: store.put_chunks("key", [b"data"]),
-        lambda: store.put_if_absent("key", b"data"),
-        lambda: store.put_if_match("key", b"data", '"etag"'),
-        lambda: store.copy("key", "target"),
-        lambda: store.delete(["key"]),
-    ]
-
-
-def written(error: BaseException) -> str:
-    """All that a log would show of an error."""
-    return "".join(traceback.format_exception(error))
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "file"
-    path.write_bytes(b"data")
-    return path
+    return [*of_bucket(store, file), lambda: store.put_chunks("key", [b"data"])]
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +57,6 @@ def container(azurite: AzureServer) -> str:
 @pytest.fixture(scope="module")
 def bucket(gcs_server: GcsServer) -> str:
     return gcs_server.new_bucket()
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test-{uuid4().hex}"
 
 
 @pytest.fixture(

@@ -15,6 +15,7 @@ import pytest
 from dagster_versioned.errors import InvalidName, ObjectNotFound, StorageError
 from dagster_versioned.storage import Durability, LocalStore
 from support.racers import add_one
+from support.store_verbs import addresses_of, of_key
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")  # the children change their own user or limits and then only write files
@@ -49,21 +50,7 @@ class TestLinks:
         (root / "file").symlink_to(outside / "secret")
         store = LocalStore(root)
         store.put("inside", b"data")
-        for attempt in (
-            lambda: store.get(key),
-            lambda: store.get_with_info(key),
-            lambda: store.get_range(key, 0, 1),
-            lambda: store.head(key),
-            lambda: store.put(key, b""),
-            lambda: store.put_file(key, root / "inside"),
-            lambda: store.put_if_absent(key, b""),
-            lambda: store.put_if_match(key, b"", None),
-            lambda: store.copy("inside", key),
-            lambda: store.copy(key, "inside"),
-            lambda: store.delete([key]),
-            lambda: store.local_path(key),
-            lambda: store.url(key),
-        ):
+        for attempt in (*of_key(store, key, root / "inside", "inside"), *addresses_of(store, key, "inside")):
             with pytest.raises(InvalidName, match="link leads out of the root"):
                 attempt()
         assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("secret", b"secret")]

@@ -3,12 +3,10 @@
 import multiprocessing
 import pickle
 import socket
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -37,6 +35,7 @@ from support.faulty_proxy import (
     faulty_proxy,
 )
 from support.s3_server import S3Server
+from support.store_verbs import of_bucket, written
 
 FEW_ATTEMPTS = S3Options(attempts=3, part_bytes=5 * 1024**2)
 UNAVAILABLE = answer(503, "SlowDown")
@@ -71,11 +70,6 @@ def stores(module_proxy: FaultyProxy, moto_server: S3Server, bucket: str) -> tup
 
 
 @pytest.fixture
-def prefix() -> str:
-    return f"test-{uuid4().hex}"
-
-
-@pytest.fixture
 def direct(stores: tuple[S3Store, S3Store], prefix: str) -> S3Store:
     """Past the proxy."""
     return stores[0].subfolder(prefix)
@@ -89,27 +83,11 @@ def store(stores: tuple[S3Store, S3Store], proxy: FaultyProxy, prefix: str) -> S
 
 def every_verb(store: S3Store, file: Path) -> list[Callable[[], object]]:
     return [
-        lambda: store.get("key"),
-        lambda: store.get_with_info("key"),
-        lambda: store.get_range("key", 0, 1),
-        lambda: store.head("key"),
-        lambda: list(store.list()),
-        lambda: list(store.folders()),
+        *of_bucket(store, file),
         lambda: list(store.unfinished()),
         lambda: store.abort([UnfinishedWrite("id", datetime.now(UTC), "key")]),
-        lambda: store.put("key", b"data"),
-        lambda: store.put_file("key", file),
-        lambda: store.put_if_absent("key", b"data"),
         lambda: store.put_if_match("key", b"data", None),
-        lambda: store.put_if_match("key", b"data", '"etag"'),
-        lambda: store.copy("key", "target"),
-        lambda: store.delete(["key"]),
     ]
-
-
-def written(error: BaseException) -> str:
-    """All that a log would show of an error."""
-    return "".join(traceback.format_exception(error))
 
 
 class TestLostAnswers:
@@ -251,10 +229,8 @@ class TestRetries:
         [pytest.param(UNAVAILABLE, id="503", marks=pytest.mark.slow), pytest.param(DROP_AFTER, id="lost")],
     )
     def test_every_verb_outlasts_a_short_fault(
-        self, store: S3Store, direct: S3Store, proxy: FaultyProxy, tmp_path: Path, fault
+        self, store: S3Store, direct: S3Store, proxy: FaultyProxy, file: Path, fault
     ):
-        file = tmp_path / "file"
-        file.write_bytes(b"data")
         for verb in every_verb(store, file):
             direct.put("key", b"data")
             proxy.set(fault)
@@ -308,12 +284,6 @@ def delete_answer(key: str, code: str) -> str:
 
 
 class TestErrors:
-    @pytest.fixture
-    def file(self, tmp_path: Path) -> Path:
-        file = tmp_path / "file"
-        file.write_bytes(b"data")
-        return file
-
     @pytest.mark.every(3)
     @pytest.mark.parametrize(
         ("fault", "kind"),

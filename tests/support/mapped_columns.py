@@ -1,6 +1,5 @@
 """A table whose files call its columns otherwise, at every depth."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +7,7 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
+from support.delta_logs import put_raw_log
 
 
 def member(name: str, number: int, data_type="long", physical: str | None = None) -> StructField:
@@ -58,29 +58,19 @@ EXPECTED = [
 ]
 
 
+READER_3 = {"minReaderVersion": 3, "minWriterVersion": 7}
+
+
 def create(root: Path, mode: str, table: pa.Table, schema: StructType = SCHEMA, legacy: bool = False, **add) -> str:
     pq.write_table(table, root / "f.parquet", row_group_size=2)
     feature = {"readerFeatures": ["columnMapping"], "writerFeatures": ["columnMapping"]}
-    protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
-    metadata = {
-        "id": "1",
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema.json(),
-        "partitionColumns": ["part"] if "part" in schema.names else [],
-        "configuration": {"delta.columnMapping.mode": mode},
-    }
-    file = {
-        "path": "f.parquet",
-        "partitionValues": {"part-7": "5"} if "part" in schema.names else {},
-        "size": (root / "f.parquet").stat().st_size,
-        "modificationTime": 0,
-        "dataChange": True,
-    }
-    actions = [
-        {"protocol": protocol if legacy else {"minReaderVersion": 3, "minWriterVersion": 7, **feature}},
-        {"metaData": metadata},
-        {"add": file | add},
-    ]
-    (root / "_delta_log").mkdir()
-    (root / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    partitioned = "part" in schema.names
+    put_raw_log(
+        root,
+        schema,
+        {"path": "f.parquet", "partitionValues": {"part-7": "5"} if partitioned else {}, **add},
+        protocol={"minReaderVersion": 2, "minWriterVersion": 5} if legacy else {**READER_3, **feature},
+        partition_by=["part"] if partitioned else [],
+        **{"delta.columnMapping.mode": mode},
+    )
     return str(root)

@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from dagster_versioned.delta.commit.column_path import type_at
 from dagster_versioned.delta.commit.write_rules import Path
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import DataType, StructType
@@ -72,7 +73,7 @@ class ResolvedAssignments:
         made: dict[Path, Any] = {}
         wanted: dict[str, tuple[ResolvedExpression, DataType | None]] = {}
         for path, value in self.values.items():
-            data_type = self.rules.type_at(path)
+            data_type = type_at(self.rules.schema, path)
             if value is None:
                 made[path] = nulls(count, data_type)
                 continue

@@ -67,14 +67,6 @@ class RowRules:
         generated = self._generated.get(column)
         return generated is not None and column not in assigned and not generated.of(TARGET).isdisjoint(assigned)
 
-    def type_at(self, path: tuple[str, ...]) -> DataType:
-        """The type of what a path that `path` gave names."""
-        data_type: DataType = self.schema
-        for name in path:
-            assert isinstance(data_type, StructType)
-            data_type = data_type.field(name).type
-        return data_type
-
     def complete(self, rows: pa.Table, *, assigned: Collection[str] | None = None) -> pa.Table:
         """The rows with every column of the table, in its order, checked; columns it does not have are kept last.
 
@@ -85,14 +77,14 @@ class RowRules:
         given = frozenset(rows.column_names)
         if assigned is None:
             refuse_identity(self._target, given)
-        columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
+        columns: dict[str, Any] = dict(zip(rows.column_names, rows.columns, strict=True))
         missing = [field for field in self.schema.fields if field.name not in given]
         for field in missing:
             if field.name not in self._generated:
                 columns[field.name] = self._filled(field, rows.num_rows)
         columns |= self._made([field for field in missing if field.name in self._generated], columns, rows.num_rows)
-        order = [*self.schema.names, *(name for name in columns if name not in self.schema.names)]
-        complete = table_of({name: columns[name] for name in order}, rows.num_rows)
+        ordered = {name: columns[name] for name in self.schema.names} | columns
+        complete = table_of(ordered, rows.num_rows)
         self._enforce(complete, given if assigned is None else given & frozenset(assigned))
         return complete
 
@@ -204,16 +196,9 @@ def incoming(rows: Any, target: Target, piece_bytes: int) -> Iterator[pa.Table]:
     names = columns_named(target, arrow.names)
     chosen = target.snapshot.schema.select(names).all_nullable()
     wanted = schema_to_arrow(chosen)
-    held = StructType(
-        [replace(field, name=name) for field, name in zip(stored_schema(arrow).fields, names, strict=True)]
-    )
     pending: list[pa.RecordBatch] = []
     size = 0
-    canonical = conform_all((batch.rename_columns(names) for batch in batches), held)
-    variants = [field for field in chosen.fields if StructType([field]).holds("variant")]
-    for batch in conform_all((_fitting(batch, chosen, wanted) for batch in canonical), chosen):
-        for field in variants:
-            require_variants(batch.column(field.name), field.type, field.name)
+    for batch in _conformed(batches, stored_schema(arrow), names, chosen):
         pending.append(batch)
         size += batch.nbytes
         if table is None and size >= piece_bytes:
@@ -221,6 +206,20 @@ def incoming(rows: Any, target: Target, piece_bytes: int) -> Iterator[pa.Table]:
             pending, size = [], 0
     if pending:
         yield pa.Table.from_batches(pending, wanted)
+
+
+def _conformed(
+    batches: Iterator[pa.RecordBatch], schema: StructType, names: Sequence[str], chosen: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a frame with a schema, by the names and types of the columns ``chosen``."""
+    held = StructType([replace(field, name=name) for field, name in zip(schema.fields, names, strict=True)])
+    wanted = schema_to_arrow(chosen)
+    canonical = conform_all((batch.rename_columns(list(names)) for batch in batches), held)
+    variants = [field for field in chosen.fields if StructType([field]).holds("variant")]
+    for batch in conform_all((_fitting(batch, chosen, wanted) for batch in canonical), chosen):
+        for field in variants:
+            require_variants(batch.column(field.name), field.type, field.name)
+        yield batch
 
 
 def _fitting(batch: pa.RecordBatch, wanted: StructType, target: pa.Schema) -> pa.RecordBatch:

@@ -286,6 +286,7 @@ _OF_ROWS = {
     "numDeletionVectorsUpdated": "vectors",
     "executionTimeMs": "elapsed",
 }
+_OF_REPLACED = {"numRemovedFiles": "gone files", "numRemovedBytes": "gone bytes"}
 _METRICS = {
     "WRITE": {"numFiles": "new files", "numOutputBytes": "new bytes"},
     "MERGE": {
@@ -306,22 +307,22 @@ _METRICS = {
 
 def _operation_metrics(changes: FileChanges, operation: str, elapsed: int) -> dict[str, int]:
     """What a command did, named as in the reference's ``operationMetrics``; ``elapsed`` is in milliseconds."""
-    both = {add.key for add in changes.adds} & {remove.key for remove in changes.removes}
-    new = [add.size for add in changes.adds if add.key not in both]
-    gone = [remove.size or 0 for remove in changes.removes if remove.key not in both]
+    new = {add.key: add.size for add in changes.adds}
+    gone = {remove.key: remove.size or 0 for remove in changes.removes}
+    thinned = new.keys() & gone.keys()
+    for key in thinned:
+        del new[key], gone[key]
     figures = {
         "new files": len(new),
-        "new bytes": sum(new),
+        "new bytes": sum(new.values()),
         "gone files": len(gone),
-        "gone bytes": sum(gone),
+        "gone bytes": sum(gone.values()),
         "change files": len(changes.cdcs),
-        "vectors": len(both),
+        "vectors": len(thinned),
         "elapsed": elapsed,
     }
-    names = _METRICS.get(operation, {})
+    names = {**_METRICS.get(operation, {}), **(_OF_REPLACED if operation == "WRITE" and gone else {})}
     counts = {**changes.metrics, **{name: figures[figure] for name, figure in names.items()}}
-    if operation == "WRITE" and gone:
-        counts |= {"numRemovedFiles": len(gone), "numRemovedBytes": sum(gone)}
     if operation == "MERGE":
         written = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsCopied")
         counts["numOutputRows"] = sum(counts.get(name, 0) for name in written)

@@ -84,8 +84,10 @@ def _clustering_tag(read: Snapshot) -> str:
     return clustering_tag([physical_path(read.schema, path, read.column_mapping) for path in columns])
 
 
-def _is_unclustered(add: Add, clustering: str) -> bool:
+def _is_unclustered(add: Add, clustering: str | None) -> bool:
     """Whether the file is to be clustered; one of another provider is only for that to cluster again."""
+    if clustering is None:
+        return True
     if add.clustering_provider not in (None, PROVIDER):
         return False
     sorted_by = (add.tags or {}).get(CLUSTERED_BY) if add.clustering_provider else None
@@ -100,8 +102,7 @@ def _groups(adds: Sequence[Add], target_bytes: int, *, everything: bool, cluster
     groups: list[list[Add]] = []
     for members in partitions.values():
         if everything or clustering is not None:
-            pending = [add for add in members if clustering is None or _is_unclustered(add, clustering)]
-            groups += _bins(pending, 8 * target_bytes)
+            groups += _bins([add for add in members if _is_unclustered(add, clustering)], 8 * target_bytes)
         else:
             small = [add for add in members if add.size < target_bytes or add.deletion_vector is not None]
             groups += filter(_is_joined, _bins(small, target_bytes))

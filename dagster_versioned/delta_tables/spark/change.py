@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dagster_versioned.delta.actions import Add, Remove
+from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.commit.write_rules import Path
 from dagster_versioned.delta.files import statistics
@@ -80,22 +80,11 @@ def changed(engine: SparkWrites, target: Target, files: Sequence[Add], change: C
 
 
 def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], change: Delete) -> FileChanges:
-    from pyspark.sql import functions as sf
-
-    where = change.where
-    whole, partial = files_by_partitions(target, files, where)
-    outcome = Report()
-    if partial and where is not None:
-        rows = engine.located(target, partial).alias(TARGET).where(sf.expr(where))
-        columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place()]
-        if target.rules.change_feed:
-            columns += _old(target)
-        outcome = engine.run(target, CompletedRows(rows.select(*columns), ()), change_feed=target.rules.change_feed)
+    whole, partial = files_by_partitions(target, files, change.where)
+    outcome = _gone(engine, target, partial, change.where) if partial else Report()
     if target.rules.change_feed and whole and outcome.gone:
         # A version with change data files says all it changed in them.
-        rows = engine.located(target, whole)
-        columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place(), *_old(target)]
-        outcome.cdcs += engine.run(target, CompletedRows(rows.select(*columns), ()), change_feed=True).cdcs
+        outcome.cdcs += _gone(engine, target, whole, None).cdcs
     settled = _settled(engine, target, partial, outcome)
     counts = [_row_count(target, add) for add in whole]
     now = now_ms()
@@ -106,27 +95,27 @@ def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], change: D
     )
 
 
+def _gone(engine: SparkWrites, target: Target, files: Sequence[Add], where: str | None) -> Report:
+    """Report the rows of files that go, and write what the change feed says of them."""
+    from pyspark.sql import functions as sf
+
+    rows = _located(engine, target, files, where)
+    columns = [column.alias(name) for name, column in _controls(target, sf.lit(DELETE)).items()]
+    return engine.run(target, CompletedRows(rows.select(*columns), ()), change_feed=target.rules.change_feed)
+
+
 # --- update ----------------------------------------------------------------------------------------------------------
 
 
 def _update(engine: SparkWrites, target: Target, files: Sequence[Add], change: Update) -> FileChanges:
     from pyspark.sql import functions as sf
 
-    rows = engine.located(target, files, ids=True).alias(TARGET)
-    if change.where is not None:
-        rows = rows.where(sf.expr(change.where))
+    rows = _located(engine, target, files, change.where, ids=True)
     assignments = _Expressions(target, assigned_paths(target, change.set))
     types = _types(rows, assignments.texts)
     values = {name: assignments.value(name, quoted(name), types) for name in target.snapshot.schema.names}
     given = {name: name in assignments.columns or name not in target.rules.generated for name in values}
-    controls = {
-        delta_task.OPERATION: sf.lit(UPDATE).cast("tinyint"),
-        delta_task.FILE: sf.col(FILE),
-        delta_task.ROW: sf.col(ROW),
-        **_kept_ids(target, sf.col(ROW_ID)),
-    }
-    if target.rules.change_feed:
-        controls |= {delta_task.old(i): quoted(name) for i, name in enumerate(target.snapshot.schema.names)}
+    controls = {**_controls(target, sf.lit(UPDATE)), **_kept_ids(target)}
     made = completed(rows, target, Values(values, given), controls)
     outcome = engine.run(target, made, change_feed=target.rules.change_feed)
     settled = _settled(engine, target, files, outcome)
@@ -326,13 +315,9 @@ class _MergePlan:
         operation: Any = sf.when(number == len(thens), sf.lit(STAY))
         for i, then in enumerate(thens):
             operation = operation.when(number == i, sf.lit(_operation(then)))
-        controls: dict[str, Column] = {delta_task.OPERATION: operation.cast("tinyint")}
+        controls = {delta_task.OPERATION: operation.cast("tinyint")}
         if self.clauses.touch:
-            controls |= {delta_task.FILE: sf.col(FILE), delta_task.ROW: sf.col(ROW)}
-            controls |= _kept_ids(self._target, sf.col(ROW_ID) if self._target.rules.row_tracking else None)
-            if self._target.rules.change_feed:
-                schema = self._target.snapshot.schema
-                controls |= {delta_task.old(i): _of(TARGET, name) for i, name in enumerate(schema.names)}
+            controls = {**_controls(self._target, operation), **_kept_ids(self._target)}
         return completed(joined, self._target, values, controls)
 
     def _values(self, assigned: "Mapping[int, _Expressions]", types: Mapping[str, Any]) -> Values:
@@ -405,23 +390,34 @@ def _of(side: str, name: str) -> "Column":
 # --- what all changes share ------------------------------------------------------------------------------------------
 
 
-def _place() -> "list[Column]":
+def _located(
+    engine: SparkWrites, target: Target, files: Sequence[Add], where: str | None, *, ids: bool = False
+) -> "DataFrame":
     from pyspark.sql import functions as sf
 
-    return [sf.col(FILE).alias(delta_task.FILE), sf.col(ROW).alias(delta_task.ROW)]
+    rows = engine.located(target, files, ids=ids).alias(TARGET)
+    return rows if where is None else rows.where(sf.expr(where))
 
 
-def _old(target: Target) -> "list[Column]":
-    return [quoted(name).alias(delta_task.old(i)) for i, name in enumerate(target.snapshot.schema.names)]
+def _controls(target: Target, operation: "Column") -> "dict[str, Column]":
+    """What a task is told of rows of the table: what becomes of them, where they lay, what the change feed says."""
+    from pyspark.sql import functions as sf
+
+    controls = {delta_task.OPERATION: operation.cast("tinyint"), delta_task.FILE: sf.col(FILE)}
+    controls[delta_task.ROW] = sf.col(ROW)
+    if target.rules.change_feed:
+        names = target.snapshot.schema.names
+        controls |= {delta_task.old(i): _of(TARGET, name) for i, name in enumerate(names)}
+    return controls
 
 
-def _kept_ids(target: Target, row_id: "Column | None") -> "dict[str, Column]":
+def _kept_ids(target: Target) -> "dict[str, Column]":
     """Updated rows keep their ids; their commit version is that of this commit."""
     from pyspark.sql import functions as sf
 
-    if target.rules.row_tracking is None or row_id is None:
+    if target.rules.row_tracking is None:
         return {}
-    return {delta_task.ROW_ID: row_id, delta_task.ROW_VERSION: sf.lit(None).cast("long")}
+    return {delta_task.ROW_ID: sf.col(ROW_ID), delta_task.ROW_VERSION: sf.lit(None).cast("long")}
 
 
 @dataclass(frozen=True)
@@ -437,7 +433,6 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
     """Take the rows that are gone out of their files: by deletion vectors, or by copying what stays."""
     now = now_ms()
     removes: list[Remove] = []
-    adds = list(outcome.adds)
     thinned: list[ThinnedFile] = []
     partly: list[tuple[Add, Positions]] = []
     total = remaining = 0
@@ -456,22 +451,29 @@ def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome:
             partly.append((add, gone))
             remaining += rows - len(before) - len(gone)
             removes.append(add.removed(now))
-    copied = 0
-    if partly:
-        stays = engine.located(target, [add for add, _ in partly], ids=True).select(*copied_columns(target))
-        left_out = {number: gone for number, (_, gone) in enumerate(partly)}
-        moved = engine.run(target, CompletedRows(stays, ()), gone=left_out)
-        adds += moved.adds
-        copied = moved.rows.get(COPY, 0)
-        require_all(copied, remaining, target)
+    moved = _copied(engine, target, partly, remaining) if partly else Report()
     left, lost = thinned_files(target.store, thinned, now)
-    adds, removes = adds + left, removes + lost
-    cdcs = outcome.cdcs
-    if cdcs and not (partly or thinned or outcome.rows.get(UPDATE)):
-        # Whole files say it themselves.
+    adds, removes = outcome.adds + moved.adds + left, removes + lost
+    told_by_files = not (partly or thinned or outcome.rows.get(UPDATE))
+    cdcs = _taken_back(target, outcome.cdcs) if told_by_files else outcome.cdcs
+    changes = FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks)
+    return _ChangeOutcome(changes, total, moved.rows.get(COPY, 0))
+
+
+def _taken_back(target: Target, cdcs: Sequence[Cdc]) -> list[Cdc]:
+    """No change data files, for whole files say it themselves."""
+    if cdcs:
         target.store.delete([decode_path(cdc.path) for cdc in cdcs])
-        cdcs = []
-    return _ChangeOutcome(FileChanges(tuple(adds), tuple(removes), tuple(cdcs), {}, outcome.marks), total, copied)
+    return []
+
+
+def _copied(engine: SparkWrites, target: Target, files: Sequence[tuple[Add, Positions]], remaining: int) -> Report:
+    """Write the ``remaining`` rows of files anew, without those at the positions."""
+    stays = engine.located(target, [add for add, _ in files], ids=True).select(*copied_columns(target))
+    left_out = {number: gone for number, (_, gone) in enumerate(files)}
+    moved = engine.run(target, CompletedRows(stays, ()), gone=left_out)
+    require_all(moved.rows.get(COPY, 0), remaining, target)
+    return moved
 
 
 def _row_count(target: Target, add: Add) -> int:

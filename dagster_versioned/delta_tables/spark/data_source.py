@@ -93,15 +93,11 @@ class ReadOptions:
             )
         if not options.get("path"):
             raise InvalidInput(f"The format {FORMAT!r} was given no path: pass the table's folder to load() or save().")
-        version, timestamp, columns = options.get("version"), options.get("timestamp"), options.get("columns")
-        if version is not None and timestamp is not None:
-            raise InvalidInput(f"A version ({version}) and a timestamp ({timestamp}) are asked for. Pass one of them.")
-        if version is not None and not version.isdecimal():
-            raise InvalidInput(f"The version {version!r} is no number of a commit. Pass 0 or more.")
+        columns = options.get("columns")
         return cls(
             options["path"],
-            None if version is None else int(version),
-            timestamp,
+            _version(options),
+            options.get("timestamp"),
             None if columns is None else _names(columns),
             options.get("profile"),
             _names(options["allow"]) if options.get("allow") else (),
@@ -110,6 +106,17 @@ class ReadOptions:
 
     def store(self) -> ObjectStore:
         return with_external_files(open_store(self.uri, profile=self.profile), self.allow, profile=self.profile)
+
+
+def _version(options: Mapping[str, str]) -> int | None:
+    version, timestamp = options.get("version"), options.get("timestamp")
+    if version is None:
+        return None
+    if timestamp is not None:
+        raise InvalidInput(f"A version ({version}) and a timestamp ({timestamp}) are asked for. Pass one of them.")
+    if not version.isdecimal():
+        raise InvalidInput(f"The version {version!r} is no number of a commit. Pass 0 or more.")
+    return int(version)
 
 
 def _range(options: Mapping[str, str]) -> "tuple[Place, Place | None]":

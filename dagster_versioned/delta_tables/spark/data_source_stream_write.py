@@ -45,7 +45,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         from dagster_versioned.delta_tables.spark import data_source_write as here
 
         given: list[Any] = [message for message in messages if message is not None]
-        adds = [add for message in given for add in message.adds]
+        adds = here.adds_of(given)
         if not adds and self.job["mode"] == "append":
             return  # a batch without rows needs no commit
         job = here.WriteJob(**self.job)
@@ -61,8 +61,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Delete the files of the tasks that ended; what others left is for vacuum."""
         from dagster_versioned.delta.paths import decode_path
+        from dagster_versioned.delta_tables.spark.data_source_write import adds_of
         from dagster_versioned.storage import open_store
 
-        given: list[Any] = [message for message in messages if message is not None]
         store = open_store(self.job["uri"], profile=self.job["profile"])
-        store.delete([decode_path(add["path"]) for message in given for add in message.adds])
+        store.delete([decode_path(add["path"]) for add in adds_of(messages)])

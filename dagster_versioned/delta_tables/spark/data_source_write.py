@@ -4,7 +4,7 @@ A stream (``writeStream``) does the same for each batch, under the identifier of
 a batch that a restarted query repeats is committed once. Protocol: *Transaction Identifiers*.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -68,18 +68,15 @@ class WriteJob:
             )
         if not options.get("path"):
             raise InvalidInput("The format was given no path: pass the table's folder to save(). Nothing was written.")
-        given, app_id, version = (options.get(name) for name in ("partitionBy", "txnAppId", "txnVersion"))
-        if version is not None and (stream or not version.isdecimal()):
-            wrong = "for frames: a stream numbers its batches" if stream else "no number of 0 or more"
-            raise InvalidInput(f"txnVersion is {version!r:.50}, which is {wrong}. Nothing was written.")
+        given = options.get("partitionBy")
         return cls(
             options["path"],
             options.get("profile"),
             "overwrite" if overwrite else "append",
             None if given is None else tuple(name.strip() for name in given.split(",")),
             stored_schema(schema, variants=True).json(),
-            app_id,
-            None if version is None else int(version),
+            options.get("txnAppId"),
+            _version(options, stream=stream),
             options.get("userMetadata"),
         )
 
@@ -128,6 +125,16 @@ class WriteJob:
             raise
         if applied.skipped:
             abort()
+
+
+def _version(options: Mapping[str, str], *, stream: bool) -> int | None:
+    version = options.get("txnVersion")
+    if version is None:
+        return None
+    if stream or not version.isdecimal():
+        wrong = "for frames: a stream numbers its batches" if stream else "no number of 0 or more"
+        raise InvalidInput(f"txnVersion is {version!r:.50}, which is {wrong}. Nothing was written.")
+    return int(version)
 
 
 class _StagedRows:
@@ -185,16 +192,20 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         # Of the package itself, as all that a commit runs: this method may be a copy that travelled.
-        from dagster_versioned.delta_tables.spark.data_source_write import WriteJob as Job
+        from dagster_versioned.delta_tables.spark import data_source_write as here
 
-        adds: list[Any] = [add for message in messages if message for add in getattr(message, "adds", ())]
-        Job(**self.job).commit(adds, self.planned, lambda: self.abort(messages))
+        here.WriteJob(**self.job).commit(here.adds_of(messages), self.planned, lambda: self.abort(messages))
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         from dagster_versioned.storage import open_store
 
         store = open_store(self.job["uri"], profile=self.job["profile"])
         store.delete([info.key for info in store.list() if self.write_id in info.key])
+
+
+def adds_of(messages: "Iterable[WriterCommitMessage | None]") -> list[dict[str, Any]]:
+    """The files that tasks wrote, as their messages have them."""
+    return [add for message in messages if message for add in getattr(message, "adds", ())]
 
 
 def written_by_task(target: Target, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -24,6 +24,7 @@ from dagster_versioned.delta.features import require_read
 from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.files.partition_values import encode
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from dagster_versioned.delta.log.checkpoint_pieces import CheckpointPiece
 from dagster_versioned.delta.log.checkpoint_read import read_live_files
 from dagster_versioned.delta.log.commits import Commit, newest_version, read_commit
 from dagster_versioned.delta.log.history import listed_commits
@@ -36,6 +37,7 @@ from dagster_versioned.delta_tables.spark.data_source_tasks import FilesReader, 
 from dagster_versioned.delta_tables.spark.log_plan import large_log
 from dagster_versioned.delta_tables.spark.planned_rows import OPEN_BYTES
 from dagster_versioned.delta_tables.stream_snapshot import (
+    LiveFiles,
     SnapshotByCheckpoint,
     SnapshotByTime,
     StreamSnapshot,
@@ -297,13 +299,7 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             if some.piece is None:
                 tasks += partitions_of(_with(values, self._located(some.files)))
                 continue
-            groups = some.piece.row_groups
-            piece = {"key": some.piece.key, "row_groups": None if groups is None else [groups.start, groups.stop]}
-            costs = np.cumsum(some.sizes + OPEN_BYTES) // _PLANNED_BYTES
-            for rows in np.split(some.rows, np.nonzero(np.diff(costs))[0] + 1):
-                first_row, last_row = int(rows[0]), int(rows[-1])
-                gone = sorted(set(range(first_row, last_row + 1)).difference(rows.tolist()))
-                tasks.append(InputPartition({**piece, "rows": [first_row, last_row], "gone": gone, "values": values}))
+            tasks += _tasks_of_piece(some, some.piece, values)
         return tasks
 
     def _found(self, task: Mapping[str, Any]) -> list[ScanFile]:
@@ -347,20 +343,22 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _added(self, commit: Commit) -> list[Add]:
         """The files of a commit whose rows are new. Raises `VersionedError` where it is not that simple."""
-        require_read(commit.protocol or self.head.protocol, commit.metadata or self.head.metadata)
-        if commit.metadata is not None:
-            _require_columns(parse_schema(commit.metadata.schema_string), self.head.schema, commit.version)
+        self._require_same(commit)
         adds = [add for add in commit.adds if add.data_change]
         if not any(remove.data_change for remove in commit.removes) or self.options.ignore_changes:
             return adds
         if self.options.skip_changes or (not adds and self.options.ignore_deletes):
             return []
+        raise self._rows_gone(commit, are_changed=bool(adds))
+
+    def _rows_gone(self, commit: Commit, *, are_changed: bool) -> VersionedError:
         operation = (commit.commit_info or {}).get("operation", "unknown")
-        raise VersionedError(
-            f"Version {commit.version} of {self.store.uri} ({operation}) {'changed' if adds else 'removed'} rows that"
-            " the stream may have read. What came until now is complete. Say what is to be done: "
-            + ("ignoreChanges (rows may come twice)" if adds else "ignoreDeletes")
-            + ", skipChangeCommits, or begin anew with a new checkpoint."
+        changed, removed = ("changed", "ignoreChanges (rows may come twice)"), ("removed", "ignoreDeletes")
+        did, option = changed if are_changed else removed
+        return VersionedError(
+            f"Version {commit.version} of {self.store.uri} ({operation}) {did} rows that the stream may have read. What"
+            f" came until now is complete. Say what is to be done: {option}, skipChangeCommits, or begin anew with a"
+            " new checkpoint."
         )
 
     def _changed(self, commit: Commit) -> list[ScanFile]:
@@ -369,12 +367,29 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             _require_columns(parse_schema(commit.metadata.schema_string), self.head.schema, commit.version)
         return list(feed_scan(self.store, commit.version, commit.version, None).files)
 
+    def _require_same(self, commit: Commit) -> None:
+        """Refuse a commit behind which the table is not read, or not handed on, as the stream does."""
+        require_read(commit.protocol or self.head.protocol, commit.metadata or self.head.metadata)
+        if commit.metadata is not None:
+            _require_columns(parse_schema(commit.metadata.schema_string), self.head.schema, commit.version)
+
     def _located(self, table: pa.Table) -> list[ScanFile]:
         """The files of a table with the schema `files.FILES`, in its order."""
         self.head.reach.confine(table["path"])
         scan = delta_scan(self.scan.store, replace(self.head, files=table))
         by_key = {file.key: file for file in scan.files}
         return [by_key[key] for key in cast("list[str]", table["key"].to_pylist())]
+
+
+def _tasks_of_piece(files: LiveFiles, piece: CheckpointPiece, values: PartitionValues) -> Iterator[InputPartition]:
+    """Tasks that find in the piece of a checkpoint which files they read (`LogTail._found`)."""
+    groups = piece.row_groups
+    where = {"key": piece.key, "row_groups": None if groups is None else [groups.start, groups.stop]}
+    costs = np.cumsum(files.sizes + OPEN_BYTES) // _PLANNED_BYTES
+    for rows in np.split(files.rows, np.nonzero(np.diff(costs))[0] + 1):
+        first, last = int(rows[0]), int(rows[-1])
+        gone = sorted(set(range(first, last + 1)).difference(rows.tolist()))
+        yield InputPartition({**where, "rows": [first, last], "gone": gone, "values": values})
 
 
 def _with(values: PartitionValues, files: Sequence[ScanFile]) -> list[ScanFile]:

@@ -64,8 +64,10 @@ def read_delta(
             return frame
         with translate_spark_errors([filter], "Nothing was read."):
             frame = frame.where(filter)
-    if columns is None:
-        return frame
+    return frame if columns is None else _selected(frame, scan, columns)
+
+
+def _selected(frame: "DataFrame", scan: Scan, columns: Sequence[str]) -> "DataFrame":
     names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
     return frame.select(*(frame[spelled(name)] for name in names))
 

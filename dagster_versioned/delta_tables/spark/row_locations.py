@@ -30,7 +30,7 @@ from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
 
 PREFIX = "__versioned_"
@@ -53,14 +53,12 @@ def rows_with_locations(
     if not files:
         return session.createDataFrame([], row_locations_schema(scan.schema, tracked))
     check_files(scan)
-    here = scan.store.local_path(files[0].key) is not None
-    if not here and runs_here(session):
+    if scan.store.local_path(files[0].key) is None and runs_here(session):
         scan = PartCache.default().localized(scan)
-        here = True
-    if here and scan.mapping == "id":
-        scan = by_name(scan) or scan
-    if here and scan.mapping != "id" and not has_hidden(scan):
-        return _native(session, scan, tracked)
+    if scan.store.local_path(scan.files[0].key) is not None:
+        named = by_name(scan) if scan.mapping == "id" else scan
+        if named is not None and not has_hidden(named):
+            return _native(session, named, tracked)
     schema = row_locations_schema(scan.schema, tracked)
     return in_tasks(session, len(scan.files), partial(located_rows, scan, tracked, tuple(schema.names)), schema)
 
@@ -115,24 +113,37 @@ def _native(session: "SparkSession", scan: Scan, tracked: tuple[str, ...]) -> "D
     names = [f"_c{i}" for i in range(len(asked.fields))]
     rows = frame.select("*", path, about.getField("row_index")).toDF(*names, "_path", "_row")
     rows = rows.join(sf.broadcast(by_file), "_path")
-    deleted = deleted_frame(scan, session)
-    if deleted is not None:
-        gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
-        rows = rows.join(deleted, gone, "left_anti")
-    wanted = spark_schema(scan.schema)
-    columns = [
-        sf.col(f"_p{partitioned.index(name)}")
-        if name in partitioned
-        # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
-        else kept_by_spark(sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType), name, scan)
-        for name in scan.schema.names
-    ]
+    rows = _without_deleted(rows, deleted_frame(scan, session))
+    columns = _columns(scan, stored.names, partitioned)
     columns += [sf.col("_of"), sf.col("_row")]
     if tracked:
         first = len(stored.fields)
         columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
         columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
     return rows.select(*columns).toDF(*row_locations_schema(scan.schema, tracked).names)
+
+
+def _without_deleted(rows: "DataFrame", deleted: "DataFrame | None") -> "DataFrame":
+    from pyspark.sql import functions as sf
+
+    if deleted is None:
+        return rows
+    gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
+    return rows.join(deleted, gone, "left_anti")
+
+
+def _columns(scan: Scan, stored: Sequence[str], partitioned: Sequence[str]) -> "list[Column]":
+    """The columns of the table, of those of its files and those of `_by_file`."""
+    from pyspark.sql import functions as sf
+
+    wanted = spark_schema(scan.schema)
+    return [
+        sf.col(f"_p{partitioned.index(name)}")
+        if name in partitioned
+        # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
+        else kept_by_spark(sf.col(f"_c{stored.index(name)}").cast(wanted[name].dataType), name, scan)
+        for name in scan.schema.names
+    ]
 
 
 def _by_file(session: "SparkSession", scan: Scan, uris: Sequence[str], partitioned: Sequence[str]) -> "DataFrame":

@@ -62,20 +62,20 @@ def completed(
     schema, identity = target.snapshot.schema, target.rules.identity
     rows = _brought(frame, target, values, controls)
     numbered = [name for name in identity if values.flag(name) is not True]
-    if numbered:
-        rows = _with_numbers(rows, target, values, numbered)
-    rows = _with_generated(rows, target, values)
-    final = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(schema.names)]
-    final += [sf.col(PREFIX + name).alias(name) for name in controls]
+    rows = _with_generated(_with_numbers(rows, target, values, numbered), target, values)
     places = [schema.names.index(name) for name in numbered]
+    final = [*new_columns(target), *(sf.col(PREFIX + name).alias(name) for name in controls)]
     final += [sf.col(delta_task.generated(place)) for place in places]
     rules = _rules(target, values, within)
     if rules:
-        changed = sf.col(PREFIX + delta_task.OPERATION).isin(delta_task.INSERT, delta_task.UPDATE)
-        broken = sf.coalesce(*(sf.when(is_broken, sf.lit(i)) for i, (_, is_broken) in enumerate(rules)))
-        final.append(sf.when(changed, broken).alias(delta_task.BROKEN))
+        final.append(_first_broken([is_broken for _, is_broken in rules]).alias(delta_task.BROKEN))
     steps = {place: identity[name].step for place, name in zip(places, numbered, strict=True)}
     return CompletedRows(laid_out(rows.select(*final), target), tuple(sentence for sentence, _ in rules), steps)
+
+
+def new_columns(target: Target) -> "list[Column]":
+    """The columns of the table, as a task takes what rows get."""
+    return [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
 
 
 def _flag(name: str) -> str:
@@ -105,6 +105,8 @@ def _with_numbers(rows: "DataFrame", target: Target, values: Values, names: Sequ
     """
     from pyspark.sql import functions as sf
 
+    if not names:
+        return rows
     schema = target.snapshot.schema
     types = spark_schema(schema)
     tasks = _cores(rows)
@@ -191,6 +193,14 @@ def _rules(target: Target, values: Values, within: str | None) -> "list[tuple[Se
     if within is not None:
         found.append((of_replaced(within), ~sf.coalesce(sf.expr(within), sf.lit(False))))
     return found
+
+
+def _first_broken(rules: "Sequence[Column]") -> "Column":
+    """The number of the first rule that a row breaks which is new or has new values; null for others."""
+    from pyspark.sql import functions as sf
+
+    changed = sf.col(PREFIX + delta_task.OPERATION).isin(delta_task.INSERT, delta_task.UPDATE)
+    return sf.when(changed, sf.coalesce(*(sf.when(broken, sf.lit(i)) for i, broken in enumerate(rules))))
 
 
 def _has_null(value: "Column", rest: Sequence[str]) -> "Column":

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.actions import Add, Cdc
+from dagster_versioned.delta.actions import Add, Cdc, PartitionValues
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
@@ -159,13 +159,7 @@ class _TaskWriter:
             return
         self._note(batch, (operations == UPDATE) | (operations == DELETE), self._gone)
         self._note(batch, operations == STAY, self._stay)
-        for place, step in self._task.steps.items():
-            numbers = compute.drop_null(batch.column(generated(place)))
-            if len(numbers):
-                name = self._schema.names[place]
-                furthest = (compute.max if step > 0 else compute.min)(numbers).as_py()
-                known = self.report.marks.get(name, furthest)
-                self.report.marks[name] = max(known, furthest) if step > 0 else min(known, furthest)
+        self._mark(batch)
         if new(0) in names:
             self._keep(batch, operations)
         if self._task.change_feed:
@@ -200,6 +194,16 @@ class _TaskWriter:
                     self.report.broken[int(number)] = ((before[0] if before else 0) + int(count), example)
             self._data, self._changes = [], []
         return bool(self.report.broken)
+
+    def _mark(self, batch: pa.RecordBatch) -> None:
+        """Keep the last numbers of identity columns."""
+        for place, step in self._task.steps.items():
+            numbers = compute.drop_null(batch.column(generated(place)))
+            if len(numbers):
+                name = self._schema.names[place]
+                furthest = (compute.max if step > 0 else compute.min)(numbers).as_py()
+                known = self.report.marks.get(name, furthest)
+                self.report.marks[name] = max(known, furthest) if step > 0 else min(known, furthest)
 
     def _shown(self, batch: pa.RecordBatch, row: int) -> str:
         columns: list[Any] = [batch.column(new(i)) for i in range(len(self._schema.fields))]
@@ -265,16 +269,17 @@ class _TaskWriter:
         return pa.Table.from_batches(conform_all([named], self._schema), schema_to_arrow(self._schema))
 
     def _flush_data(self) -> None:
-        if self._data:
-            for values, rows in self._files.split(pa.concat_tables(self._data), parallel=False):
-                self.report.adds.append(self._files.data(values, rows, data_change=self._task.data_change))
+        for values, rows in self._split(self._data):
+            self.report.adds.append(self._files.data(values, rows, data_change=self._task.data_change))
         self._data = []
 
     def _flush_changes(self) -> None:
-        if self._changes:
-            for values, rows in self._files.split(pa.concat_tables(self._changes), parallel=False):
-                self.report.cdcs.append(self._files.changes(values, rows))
+        for values, rows in self._split(self._changes):
+            self.report.cdcs.append(self._files.changes(values, rows))
         self._changes = []
+
+    def _split(self, tables: list[pa.Table]) -> Iterator[tuple[PartitionValues, pa.Table]]:
+        return self._files.split(pa.concat_tables(tables), parallel=False) if tables else iter(())
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:

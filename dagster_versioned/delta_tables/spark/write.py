@@ -3,7 +3,7 @@
 Rows never pass through the driver. It gets reports: which files were written, which rows of which files are gone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,9 +25,8 @@ from dagster_versioned.delta_tables.spark.row_locations import (
     ROW_VERSION,
     rows_with_locations,
 )
-from dagster_versioned.delta_tables.spark.rules import CompletedRows, refuse_broken
+from dagster_versioned.delta_tables.spark.rules import CompletedRows, new_columns, refuse_broken
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Report, packed
-from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, StorageError
@@ -81,34 +80,36 @@ class SparkWrites:
 
 
 def _joined(reports: Sequence[Report], steps: Mapping[str, int]) -> Report:
-    found = Report()
-    gone: dict[int, list[Positions]] = {}
-    stay: dict[int, list[Positions]] = {}
+    found = Report(
+        gone=_joined_places(report.gone for report in reports), stay=_joined_places(report.stay for report in reports)
+    )
     for report in reports:
         found.adds += report.adds
         found.cdcs += report.cdcs
         for operation, count in report.rows.items():
             found.rows[operation] = found.rows.get(operation, 0) + count
-        for places, of_report in ((gone, report.gone), (stay, report.stay)):
-            for number, positions in of_report.items():
-                places.setdefault(number, []).append(positions)
         for rule, (count, example) in report.broken.items():
             known = found.broken.get(rule)
             found.broken[rule] = (count + known[0], known[1]) if known else (count, example)
         for name, mark in report.marks.items():
             furthest = max if steps[name] > 0 else min
             found.marks[name] = furthest(mark, found.marks.get(name, mark))
-    found.gone = {number: np.sort(np.concatenate(parts)) for number, parts in gone.items()}
-    found.stay = {number: np.sort(np.concatenate(parts)) for number, parts in stay.items()}
     return found
+
+
+def _joined_places(reports: Iterable[Mapping[int, Positions]]) -> dict[int, Positions]:
+    places: dict[int, list[Positions]] = {}
+    for report in reports:
+        for number, positions in report.items():
+            places.setdefault(number, []).append(positions)
+    return {number: np.sort(np.concatenate(found)) for number, found in places.items()}
 
 
 def copied_columns(target: Target) -> "list[Column]":
     """The columns of located rows that move as they are, as a task takes them."""
     from pyspark.sql import functions as sf
 
-    columns = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
-    columns.append(sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION))
+    columns = [*new_columns(target), sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION)]
     columns += [sf.col(FILE).alias(delta_task.FILE), sf.col(ROW).alias(delta_task.ROW)]
     if target.tracked:
         columns.append(sf.col(ROW_ID).alias(delta_task.ROW_ID))
