@@ -116,6 +116,21 @@ def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Pat
         root = Path(_git(place, "rev-parse", "--show-toplevel").strip()).resolve()
     except (subprocess.SubprocessError, OSError) as error:
         raise ValueError(f"{place} is in no git repository that can be read") from error
+    files = _files_of(commit, remote, root)
+    for name, data in zip(files, _blobs(root, list(files.values())), strict=True):
+        target = folder / name
+        if not target.resolve().is_relative_to(folder.resolve()) or ".git" in target.parts:
+            raise ValueError(f"the commit has a file {name!a:.100}, which leads out of it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    inside = folder / place.resolve().relative_to(root)
+    if not inside.is_dir():
+        raise ValueError(f"the commit {commit[:12]} has no folder {place.name}")
+    return inside
+
+
+def _files_of(commit: str, remote: str | None, root: Path) -> dict[str, str]:
+    """The files of a commit that is to be trusted, and their SHAs; links and submodules lead out of it."""
     try:
         branches = _git(root, "for-each-ref", "--format=%(refname)", "--contains", commit, "refs/heads", "refs/remotes")
         trusted = _trusted_remote(root, remote)
@@ -130,18 +145,9 @@ def write_out(commit: str, remote: str | None, place: Path, folder: Path) -> Pat
     for line in filter(None, listed):
         entry, _, name = line.partition("\t")
         mode, kind, sha = entry.split()
-        if kind == "blob" and mode in ("100644", "100755"):  # links and submodules lead out of it
+        if kind == "blob" and mode in ("100644", "100755"):
             files[name] = sha
-    for name, data in zip(files, _blobs(root, list(files.values())), strict=True):
-        target = folder / name
-        if not target.resolve().is_relative_to(folder.resolve()) or ".git" in target.parts:
-            raise ValueError(f"the commit has a file {name!a:.100}, which leads out of it")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    inside = folder / place.resolve().relative_to(root)
-    if not inside.is_dir():
-        raise ValueError(f"the commit {commit[:12]} has no folder {place.name}")
-    return inside
+    return files
 
 
 def _trusted_remote(root: Path, recorded: str | None) -> tuple[str, ...]:

@@ -24,22 +24,24 @@ class Paths:
         self, module: SourceModule, statements: Sequence[ast.AST], uses: Set[Use]
     ) -> Iterator[tuple[Path | None, str | None]]:
         """The files that statements name, and no problem; or no file, and the problem where only a folder is known."""
-        names = {use.name for use in uses if use.imported is None}
-        asked = {name for use in uses for name in (use.name, *use.attributes)}
-        if asked.isdisjoint(_OF_PACKAGE) and not any(self._of_name(module, name) for name in names):
+        if not self._may_read(module, uses):
             return
-        for statement in statements:
-            whole = self._of(module, statement.value) if isinstance(statement, ast.Assign) else None
-            if whole is not None and whole.is_dir():
-                continue  # a name for a folder; what is read in it is seen where it is read
-            for path in self._found(module, statement):
-                if path.is_dir():
-                    yield (
-                        None,
-                        f"reads files in {path.name}/ under names that are not in the code; name them in code_files",
-                    )
-                elif path != Path(module.path):
-                    yield path, None
+        for path in (path for statement in statements for path in self._read(module, statement)):
+            if path.is_dir():
+                unnamed = "under names that are not in the code; name them in code_files"
+                yield None, f"reads files in {path.name}/ {unnamed}"
+            elif path != Path(module.path):
+                yield path, None
+
+    def _may_read(self, module: SourceModule, uses: Set[Use]) -> bool:
+        asked = {name for use in uses for name in (use.name, *use.attributes)}
+        names = {use.name for use in uses if use.imported is None}
+        return not asked.isdisjoint(_OF_PACKAGE) or any(self._of_name(module, name) for name in names)
+
+    def _read(self, module: SourceModule, statement: ast.AST) -> Iterator[Path]:
+        whole = self._of(module, statement.value) if isinstance(statement, ast.Assign) else None
+        if whole is None or not whole.is_dir():  # a name for a folder; what is read in it is seen where it is read
+            yield from self._found(module, statement)
 
     def _found(self, module: SourceModule, node: ast.AST) -> Iterator[Path]:
         path = self._of(module, node) if isinstance(node, ast.expr) else None
@@ -59,8 +61,7 @@ class Paths:
                 path = self._of(module, inner)
                 return None if path is None else path.parent
             case ast.Subscript(value=ast.Attribute(value=inner, attr="parents"), slice=ast.Constant(value=int(number))):
-                path = self._of(module, inner)
-                return path.parents[number] if path is not None and 0 <= number < len(path.parents) else None
+                return _ancestor(self._of(module, inner), number)
             case ast.Call(func=ast.Attribute(value=inner, attr=method), args=arguments) if (
                 path := self._of(module, inner)
             ) is not None:
@@ -138,6 +139,10 @@ class Paths:
                 return None if origin is None or target.attribute is None else self._of_name(origin, target.attribute)
             case _:
                 return None
+
+
+def _ancestor(path: Path | None, number: int) -> Path | None:
+    return None if path is None or not 0 <= number < len(path.parents) else path.parents[number]
 
 
 def _joined(path: Path | None, text: str) -> Path | None:

@@ -12,9 +12,11 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, cast
@@ -117,7 +119,11 @@ class _Node:
 
     @cached_property
     def keys(self) -> list[Key]:
-        return [target.key for _, target in self.targets if target.key is not None]
+        return _keys_of(target for _, target in self.targets)
+
+
+def _keys_of(targets: Iterable[_Target]) -> list[Key]:
+    return [target.key for target in targets if target.key is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +169,26 @@ class CodeGraph:
         targets = [self._value(root) for root in roots]
         while self._pending:
             self._pending.pop()()
-        numbers: dict[Key, int] = {}
-        nodes: list[_Node] = []
-        stack = [target.key for target in reversed(targets) if target.key is not None]
+        first = _keys_of(targets)
+        nodes = self._nodes_from(first)
+        numbers = {key: number for number, key in enumerate(nodes)}
+        whole = hashlib.sha256(_encoded(f"{ALGORITHM}", *(target.text for target in targets)))
+        for keys in (first, *(node.keys for node in nodes.values())):
+            whole.update(f"{[numbers[key] for key in keys]}".encode())
+        for node in nodes.values():
+            whole.update(node.own_digest)
+        return whole.hexdigest(), list(nodes.values())
+
+    def _nodes_from(self, keys: Sequence[Key]) -> dict[Key, _Node]:
+        """The nodes of keys, and those that they lead to, in the order in which they are found."""
+        found: dict[Key, _Node] = {}
+        stack = [*reversed(keys)]
         while stack:
             key = stack.pop()
-            if key in numbers:
-                continue
-            numbers[key] = len(nodes)
-            nodes.append(self._nodes[key])
-            stack += reversed(nodes[-1].keys)
-        whole = hashlib.sha256(_encoded(f"{ALGORITHM}", *(target.text for target in targets)))
-        for keys in ([target.key for target in targets if target.key is not None], *(node.keys for node in nodes)):
-            whole.update(f"{[numbers[key] for key in keys]}".encode())
-        for node in nodes:
-            whole.update(node.own_digest)
-        return whole.hexdigest(), nodes
+            if key not in found:
+                found[key] = self._nodes[key]
+                stack += reversed(found[key].keys)
+        return found
 
     def _node(self, key: Key, name: str, kind: str, fill: Callable[[_Node], None]) -> _Target:
         """A node by its key, which is read later where it is new: code is as deep as it likes."""
@@ -209,9 +219,11 @@ class CodeGraph:
     def _own_import(self, module: SourceModule, target: Import) -> SourceModule | None:
         return self._own(module.absolute(target))
 
-    def _use(self, module: SourceModule, use: Use) -> list[_Target]:
+    def _use(self, module: SourceModule, use: Use, cells: Mapping[str, object] | None = None) -> list[_Target]:
         if use.imported is not None:
             return self._imported(module, use.imported, use.attributes)
+        if cells and use.name in cells:
+            return [self._value(cells[use.name])]
         return self._named(module, use.name, use.attributes)
 
     def _named(
@@ -425,16 +437,19 @@ class CodeGraph:
             node.text += canonical_text(statement, without_decorators=unseen)
             uses.update(uses_of(statement, without_decorators=unseen))
         for use in sorted(uses, key=repr):
-            if use.imported is None and use.name in cells:
-                found = [self._value(cells[use.name])]
-            else:
-                found = self._use(module, use)
+            found = self._use(module, use, cells)
             label = ".".join((use.name, *use.attributes))
             node.targets += [(label, target) for target in found if target.key != (module.path, node.name)]
             if use.name in _ANY_CODE and found == [_Target(f"builtins.{use.name}")]:
                 node.opaque.append(f"{node.name} calls {use.name}, which may run any code")
             if any(target.text in _ANY_MODULE for target in found):
                 self._read_modules(node, module, statements)
+        self._read_files(node, module, statements, uses)
+
+    def _read_files(
+        self, node: _Node, module: SourceModule, statements: Sequence[ast.AST], uses: AbstractSet[Use]
+    ) -> None:
+        """Put the files that statements read into a node."""
         for path, problem in self._paths.read_by(module, statements, uses):
             if problem is not None:
                 node.opaque.append(f"{node.name} {problem}")
@@ -606,16 +621,21 @@ class CodeGraph:
         if self._modules.is_changed(module):
             node.opaque.append(f"the file of {module.name} was changed after it was loaded; load it again")
         self._check_code(node, module, code)
-        cells: dict[str, object] = {}
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                cells[name] = cell.cell_contents
-            except ValueError:  # not bound yet
-                node.opaque.append(f"{node.name} holds on to {name!r}, which has no value yet")
-        self._read(node, module, [tree], cells)
+        self._read(node, module, [tree], _cells_of(function, node))
         for label, value in (("defaults", function.__defaults__), ("keywords", function.__kwdefaults__)):
             if value:
                 node.targets.append((label, self._value(value)))
+
+
+def _cells_of(function: FunctionType, node: _Node) -> Mapping[str, object]:
+    """What a function holds on to by names; what it will, makes its node opaque."""
+    cells: dict[str, object] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            cells[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            node.opaque.append(f"{node.name} holds on to {name!r}, which has no value yet")
+    return cells
 
 
 def fingerprint_of(function: Callable[..., Any], options: CodeOptions, known: "KnownCode") -> Fingerprint:
@@ -666,18 +686,10 @@ def _taken(function: Any, name: str, options: CodeOptions, known: KnownCode) -> 
     known.modules.note()
     path = _written_in(function)
     digest, nodes = known.graph(path, options.follow).reach([function, *options.also])
-    opaque = [reason for node in nodes for reason in node.opaque]
-    files: dict[str, str] = {}
-    for pattern in options.files:
-        found = sorted(each for each in Path(path).parent.glob(pattern) if each.is_file())
-        files |= {each.relative_to(Path(path).parent).as_posix(): digest_of_file(each) for each in found}
-        if not found:
-            opaque.append(f"no file is named {pattern!r} below {Path(path).parent.name}/")
-    installed = known.distributions.installed() if options.libraries else {}
-    libraries = {library: installed.get(normalized(library), "") for library in options.libraries}
-    opaque += [f"the library {library!r} is not installed" for library, release in libraries.items() if not release]
-    if files or libraries:
-        members = [f"{label}\0{value}" for each in (files, libraries) for label, value in sorted(each.items())]
+    opaque = list(chain.from_iterable(node.opaque for node in nodes))
+    files = _files_below(Path(path).parent, options.files, opaque)
+    libraries = _releases(options.libraries, known.distributions, opaque)
+    if members := [f"{label}\0{text}" for label, text in (*sorted(files.items()), *sorted(libraries.items()))]:
         digest = hashlib.sha256("\0\0".join([digest, *members]).encode()).hexdigest()
     return Fingerprint(
         digest,
@@ -689,6 +701,25 @@ def _taken(function: Any, name: str, options: CodeOptions, known: KnownCode) -> 
         list(dict.fromkeys(opaque)),
         sorted({node.source for node in nodes if node.source is not None}),
     )
+
+
+def _files_below(folder: Path, patterns: Sequence[str], opaque: list[str]) -> dict[str, str]:
+    """The digests of the files that patterns name; what names none goes to ``opaque``."""
+    files: dict[str, str] = {}
+    for pattern in patterns:
+        found = sorted(each for each in folder.glob(pattern) if each.is_file())
+        files |= {each.relative_to(folder).as_posix(): digest_of_file(each) for each in found}
+        if not found:
+            opaque.append(f"no file is named {pattern!r} below {folder.name}/")
+    return files
+
+
+def _releases(libraries: Sequence[str], distributions: Distributions, opaque: list[str]) -> dict[str, str]:
+    """The releases of libraries; what is not installed goes to ``opaque``."""
+    installed = distributions.installed() if libraries else {}
+    releases = {library: installed.get(normalized(library), "") for library in libraries}
+    opaque += [f"the library {library!r} is not installed" for library, release in releases.items() if not release]
+    return releases
 
 
 def _written_in(function: Any) -> str:
@@ -753,17 +784,16 @@ def _encoded(*texts: str) -> bytes:
 
 def _tree_of(module: SourceModule, code: CodeType) -> ast.AST | None:
     """The syntax of a function: by its line, and of several lambdas on a line by their columns."""
-    found = [
-        node
-        for node in module.functions.get(code.co_firstlineno, ())
-        if getattr(node, "name", "<lambda>") == code.co_name
-    ]
+    here = module.functions.get(code.co_firstlineno, ())
+    found = [node for node in here if getattr(node, "name", "<lambda>") == code.co_name]
     if len(found) > 1:
-        every = [place for place in code.co_positions() if None not in place]
-        places = [place for place in every if place[2:] != (0, 0)]  # which are of no expression
-        found = [node for node in found if all(_covers(node, place) for place in places)]
-        found = sorted(found, key=lambda node: (node.end_lineno or 0, (node.end_col_offset or 0) - node.col_offset))[:1]
-    return found[0] if found else None
+        places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]  # of expressions
+        found = sorted((node for node in found if all(_covers(node, place) for place in places)), key=_extent)
+    return next(iter(found), None)
+
+
+def _extent(node: Any) -> tuple[int, int]:
+    return node.end_lineno or 0, (node.end_col_offset or 0) - node.col_offset
 
 
 def _covers(node: Any, place: tuple[int | None, int | None, int | None, int | None]) -> bool:

@@ -273,13 +273,19 @@ def _names(statement: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
                 inner = _names_of(block)
                 bound, touched = bound | inner[0], touched | inner[1]
     for node in _expressions(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.add(node.id)
-        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) and node.name is not None:
-            bound.add(node.name)
-        else:
+        name = _bound(node)
+        if name is None:
             touched.add(_changed(node))
-    return frozenset(bound), frozenset(name for name in touched if name is not None)
+        else:
+            bound.add(name)
+    return frozenset(bound), frozenset(each for each in touched if each is not None)
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that an expression binds by itself."""
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Store) else None
+    return node.name if isinstance(node, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) else None
 
 
 def _changed(node: ast.AST) -> str | None:

@@ -54,19 +54,9 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
     kind: Any = type(value)  # what an object says of itself, and its own methods, may run any code
     held: Any = value
     base = _base(kind)
-    if base is not None and base.__len__(held) > _MOST:
-        return None
-    of: list[tuple[str, object]] = [] if kind is base else [("class", kind)]
-    if base is dict:
-        pairs = list(dict[object, object].items(held))
-        missing = [("missing", held.default_factory)] if kind is collections.defaultdict else []
-        keys = [(f"key {number}", key) for number, (key, _) in enumerate(pairs)]
-        return [*of, *missing, *keys, *((f"{number}", member) for number, (_, member) in enumerate(pairs))]
     if base is not None:
-        members = list(base.__iter__(held))
-        if base in (set, frozenset):
-            return [*of, *(("", member) for member in sorted(members, key=_name_of))]
-        return [*of, *((str(number), member) for number, member in enumerate(members))]
+        of = [] if kind is base else [("class", kind)]
+        return None if base.__len__(held) > _MOST else [*of, *_contained(base, kind, held)]
     if kind is types.MappingProxyType:
         return parts_of({**held})
     if issubclass(kind, enum.Enum):
@@ -76,6 +66,22 @@ def parts_of(value: object) -> list[tuple[str, object]] | None:
     if "__dataclass_fields__" not in vars(kind):
         return None
     return [("class", kind), *((each.name, _member(held, each.name)) for each in dataclasses.fields(kind))]
+
+
+def _contained(base: Any, kind: type, held: Any) -> Iterator[tuple[str, object]]:
+    """What is in a container, which is one of Python's own, or made of one."""
+    if base is dict:
+        pairs = list(dict[object, object].items(held))
+        if kind is collections.defaultdict:
+            yield "missing", held.default_factory
+        yield from ((f"key {number}", key) for number, (key, _) in enumerate(pairs))
+        yield from ((f"{number}", member) for number, (_, member) in enumerate(pairs))
+        return
+    members: list[object] = list(base.__iter__(held))
+    if base in (set, frozenset):
+        yield from (("", member) for member in sorted(members, key=_name_of))
+    else:
+        yield from ((str(number), member) for number, member in enumerate(members))
 
 
 def code_held(value: object, is_own: Callable[[type], bool]) -> Iterator[tuple[str, object]]:

@@ -8,7 +8,8 @@ SHA-256, so that a bundle which is not whole is found out, and is believed for n
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -64,8 +65,7 @@ def write_bundle(
     `ExpiredVersion` where the rows are gone and were asked for, `InvalidInput` for a folder that is not empty, and for
     the commit of another program, `IntegrityError`, `StorageError`.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput(f"{folder} is not empty. Nothing was written. Name a folder that is not there.")
+    _check_empty(folder)
     opened = project.table(table)
     found = named_version(opened, version, partition)
     if found.metadata_sha is None:
@@ -77,12 +77,7 @@ def write_bundle(
         )
     adds = parts_of(opened.operations.cache.older(found.log_version), found.partition)
     check_parts(found, adds)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise InvalidInput(f"{folder} cannot be written ({error.strerror}). Nothing was written.") from None
-    try:
+    with _complete_or_absent(folder) as staging:
         content = _Content(staging)
         attested = _copy_log(opened, project, found.log_version, content, keys)
         parts = _copy_rows(opened.store, adds, content, progress) if with_rows else None
@@ -97,6 +92,25 @@ def write_bundle(
             "version": found.metadata_sha,
         }
         (staging / "bundle.json").write_bytes(json.dumps(document, indent=1, sort_keys=True).encode())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Bundle(folder, found.metadata_sha, found.partition, found.log_version, len(content.shas) + 1, size, attested)
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput(f"{folder} is not empty. Nothing was written. Name a folder that is not there.")
+
+
+@contextmanager
+def _complete_or_absent(folder: Path) -> Generator[Path]:
+    """A folder beside another, which becomes that one when the block ends well."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written ({error.strerror}). Nothing was written.") from None
+    try:
+        yield staging
         if folder.exists():
             folder.rmdir()
         staging.chmod(0o755)
@@ -104,8 +118,6 @@ def write_bundle(
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Bundle(folder, found.metadata_sha, found.partition, found.log_version, len(content.shas) + 1, size, attested)
 
 
 class _Content:

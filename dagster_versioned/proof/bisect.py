@@ -110,6 +110,13 @@ def first_other_rows(
 
 def _between(table: VersionedTable, partition: str | None, good: VersionLike, bad: VersionLike) -> Sequence[Version]:
     """The own versions of a partition between two, the oldest first, without repetitions of one."""
+    own = _own_versions(table, partition)
+    first = -1 if good is None else table.version(good, partition=partition).log_version
+    last = table.state.log_version if bad is None else table.version(bad, partition=partition).log_version
+    return [version for version in own if first <= version.log_version <= last]
+
+
+def _own_versions(table: VersionedTable, partition: str | None) -> Sequence[Version]:
     state = table.state
     if partition is None and state.history.is_partitioned:
         raise InvalidInput(
@@ -121,9 +128,7 @@ def _between(table: VersionedTable, partition: str | None, good: VersionLike, ba
     if not own:
         where = "" if partition is None else f" of the partition {partition!r}"
         raise VersionNotFound(f"{table.name} has no versions{where}. Nothing was tried.")
-    first = -1 if good is None else table.version(good, partition=partition).log_version
-    last = state.log_version if bad is None else table.version(bad, partition=partition).log_version
-    return [version for version in own if first <= version.log_version <= last]
+    return own
 
 
 def _rows(table: VersionedTable, version: Version) -> Any:

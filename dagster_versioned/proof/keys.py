@@ -86,6 +86,14 @@ class PublicKey:
             "new`), or ECDSA on the curve P-256, which key management services have."
         )
 
+    @property
+    def hashing(self) -> tuple[Any, ...]:
+        """What `cryptography` has to be told of how data are hashed before they are signed."""
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        return () if self.algorithm == "ed25519" else (ECDSA(SHA256()),)
+
     @cached_property
     def key_id(self) -> str:
         """Its name: 64 hex digits."""
@@ -102,10 +110,7 @@ class PublicKey:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            if self.algorithm == "ed25519":
-                self._key.verify(signature, data)
-            else:
-                self._key.verify(signature, data, _ecdsa())
+            self._key.verify(signature, data, *self.hashing)
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -160,7 +165,7 @@ class PrivateKey:
 
     def sign(self, data: bytes) -> bytes:
         """The signature of these bytes."""
-        return self._key.sign(data) if self.public.algorithm == "ed25519" else self._key.sign(data, _ecdsa())
+        return self._key.sign(data, *self.public.hashing)
 
     def to_pem(self, passphrase: str | None = None) -> bytes:
         """The key as PEM (PKCS 8), encrypted where there is a passphrase."""
@@ -245,13 +250,6 @@ def _der(key: Any) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def _ecdsa() -> Any:
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    return ECDSA(SHA256())
 
 
 def _refused(key: str, error: Exception) -> InvalidInput:

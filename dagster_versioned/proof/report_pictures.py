@@ -21,20 +21,15 @@ _BAR, _GAP, _TALL = 14, 4, 96
 def lineage_picture(trace: Trace) -> Html:
     """The versions of a trace as boxes, oldest at the left, and lines from each to what was built from it."""
     names = list(trace.versions)[:SHOWN]
-    leads = {name: [other for other in trace.edges[name] if other in set(names)] for name in names}
+    shown = frozenset(names)
+    leads = {name: [other for other in trace.edges[name] if other in shown] for name in names}
     columns = _columns(leads)
     if trace.direction == "up":
         columns.reverse()
     places = {name: (x, y) for x, column in enumerate(columns) for y, name in enumerate(column)}
     width = len(columns) * (_WIDTH + _ACROSS) - _ACROSS
     height = max(map(len, columns)) * (_HEIGHT + _DOWN)
-    ways = [
-        (places[name], places[other], trace.versions[name].before == other) for name in leads for other in leads[name]
-    ]
-    lines = [
-        _line(*((last, first) if trace.direction == "up" else (first, last)), "before" if is_own else "built")
-        for first, last, is_own in ways
-    ]
+    lines = [_way(trace, places, name, other) for name, others in leads.items() for other in others]
     boxes = [_box(trace.versions[name], *places[name], is_root=name == trace.root) for name in names]
     return element(
         "svg",
@@ -47,6 +42,12 @@ def lineage_picture(trace: Trace) -> Html:
         role="img",
         class_="lineage",
     )
+
+
+def _way(trace: Trace, places: Mapping[VersionName, tuple[int, int]], name: VersionName, other: VersionName) -> Html:
+    """The line from what was there first."""
+    first, last = (other, name) if trace.direction == "up" else (name, other)
+    return _line(places[first], places[last], "before" if trace.versions[name].before == other else "built")
 
 
 def _columns(leads: Mapping[VersionName, Sequence[VersionName]]) -> list[list[VersionName]]:

@@ -63,7 +63,17 @@ def compare_with(
         again = opened.read(partition=version.partition, as_type=pa.Table)
     except VersionedError as error:
         raise NotPossible(f"what its function made cannot be read: {first_sentence(error)}") from error
-    return _compared(version, made, before, again, same_code, takes_config, table), {"before": before, "again": again}
+    rows = {"before": before, "again": again}
+    known: dict[str, Any] = {
+        "table": table,
+        "version": str(version.metadata_sha),
+        "partition": version.partition,
+        "rows": made.identity.nrow,
+        "rows_before": version.identity.nrow,
+        "same_code": same_code if version.identity.code_version == made.identity.code_version else False,
+        "digest": made.digest,
+    }
+    return Reproduction(**known, **_difference(version, made, before, again, takes_config)), rows
 
 
 def not_possible(table: str, version: Version, why: str) -> Reproduction:
@@ -71,41 +81,24 @@ def not_possible(table: str, version: Version, why: str) -> Reproduction:
     return Reproduction(table, str(version.metadata_sha), version.partition, "not possible", why)
 
 
-def _compared(
-    version: Version,
-    made: Version,
-    rows_before: pa.Table,
-    rows_again: pa.Table,
-    same_code: bool | None,
-    takes_config: bool,
-    table: str,
-) -> Reproduction:
+def _difference(
+    version: Version, made: Version, rows_before: pa.Table, rows_again: pa.Table, takes_config: bool
+) -> dict[str, Any]:
+    """The verdict on what was made again, and what is different."""
     before, again = version.identity, made.identity
-    known: dict[str, Any] = {
-        "table": table,
-        "version": str(version.metadata_sha),
-        "partition": version.partition,
-        "rows": again.nrow,
-        "rows_before": before.nrow,
-        "same_code": same_code if before.code_version == again.code_version else False,
-        "digest": made.digest,
-    }
-    others = _other_inputs(before.parents, again.parents)
-    if others:
-        return Reproduction(
-            **known, verdict="not possible", text=f"it was built from other versions now: {', '.join(others)}"
-        )
+    if others := _other_inputs(before.parents, again.parents):
+        return {"verdict": "not possible", "text": f"it was built from other versions now: {', '.join(others)}"}
     if before.data_sha == again.data_sha and before.schema == again.schema:
-        return Reproduction(**known, verdict="reproduced", text="the same bytes", same_bytes=True)
+        return {"verdict": "reproduced", "text": "the same bytes", "same_bytes": True}
     # What logs say of rows is not believed.
     is_ordered = str(version.digest).startswith(SequenceDigest.kind)
     if before.schema == again.schema and are_same_rows(rows_before, rows_again, is_ordered=is_ordered):
-        return Reproduction(**known, verdict="reproduced", text="the same rows, in other files")
+        return {"verdict": "reproduced", "text": "the same rows, in other files"}
     columns = differing_columns(rows_before, rows_again)
     counts = f"{again.nrow:,} rows instead of {before.nrow:,}; " if again.nrow != before.nrow else ""
     named = f"other values in {', '.join(columns)}" if columns else "the same values in other rows, or another order"
     config = "; it takes config, which is not recorded, so this is by its defaults" if takes_config else ""
-    return Reproduction(**known, verdict="different", text=f"{counts}{named}{config}", columns=columns)
+    return {"verdict": "different", "text": f"{counts}{named}{config}", "columns": columns}
 
 
 def are_same_rows(before: pa.Table, again: pa.Table, *, is_ordered: bool) -> bool:

@@ -87,6 +87,10 @@ class TrustedKeys:
         signed = set(envelope.signers(each.key for each in self.keys))
         return [each for each in self.keys if each.key.key_id in signed and (role is None or role in each.roles)]
 
+    def who_held(self, sha: str, envelope: Envelope, role: Role) -> list[TrustedKey]:
+        """The same, of those whose signature is believed; ``sha`` names the attestation."""
+        return [each for each in self.who_signed(envelope, role) if _holds(each, sha)]
+
     def among(self, keys: "TrustedKeys") -> "TrustedKeys":
         """The same requirements, and of the keys those that are among others."""
         ids = {each.key.key_id for each in keys.keys}
@@ -149,15 +153,15 @@ def missing_approvals(
     places, heard = found.places(record), list(found.of(record))
     if not _is_signed(heard, places[0], record, keys):
         return "no trusted key has signed it, so whose it is, and who may not approve of it, is not known"
-    authors = {author.owner for author in _authors(heard, places, record, keys)}
-    approvers, expired = set[str](), 0
-    for sha, envelope in heard:
-        until = approved_until(envelope.statement(), places[0], record, action)
-        if until is not None and until > now:
-            approvers |= {each.owner for each in keys.who_signed(envelope, "approve") if _holds(each, sha)}
-        elif until is not None:
-            expired += 1
-    given = approvers - authors
+    approvals = [
+        (until, sha, envelope)
+        for sha, envelope in heard
+        if (until := approved_until(envelope.statement(), places[0], record, action)) is not None
+    ]
+    living = [(sha, envelope) for until, sha, envelope in approvals if until > now]
+    approvers = {key.owner for sha, envelope in living for key in keys.who_held(sha, envelope, "approve")}
+    authors = {key.owner for key in _authors(heard, places, record, keys)}
+    given, expired = approvers - authors, len(approvals) - len(living)
     if len(given) >= count:
         return None
     of = f", of {count} that are required" if count > 1 else ""
@@ -235,8 +239,7 @@ def _is_signed_here(record: CommitRecord, found: _Attestations, keys: TrustedKey
 def _is_signed(heard: "Iterable[_Heard]", place: Place, record: CommitRecord, keys: TrustedKeys) -> bool:
     """Whether one of the attestations says by a trusted key that a commit was made at a place."""
     return any(
-        _is_provenance(envelope.statement(), place, record)
-        and any(_holds(each, sha) for each in keys.who_signed(envelope, "sign"))
+        _is_provenance(envelope.statement(), place, record) and keys.who_held(sha, envelope, "sign")
         for sha, envelope in heard
     )
 
@@ -293,7 +296,7 @@ class _Judgement:
 
     def _said_by(self, sha: str, envelope: Envelope, before: str, after: str) -> Iterator[str]:
         role: Role = "approve" if envelope.statement()["predicateType"] == APPROVAL else "sign"
-        for name in (str(each) for each in self._keys.who_signed(envelope, role) if _holds(each, sha)):
+        for name in map(str, self._keys.who_held(sha, envelope, role)):
             is_own = role == "approve" and name in self._authors
             yield f"{before} {name}{after}{' (who made it, so that it does not count)' if is_own else ''}"
 
@@ -364,12 +367,16 @@ def _spoken_of(envelope: Envelope, record: CommitRecord, places: Sequence[Place]
     if carried is None or not record.stored:
         return None, False
     place, said = carried
-    made_in = {stored.raw()["facts"].get("promoted_from") for stored in record.stored}
     is_known = (place.project, place.table) in {(each.project, each.table) for each in places}
-    is_taken_over = is_known and place.environment and made_in == {place.environment}
+    is_taken_over = is_known and _is_promoted_from(place.environment, record)
     if is_taken_over and all(version in said for version in versions_of(record)):
         return place, True
     return None, False
+
+
+def _is_promoted_from(environment: str | None, record: CommitRecord) -> bool:
+    made_in = {stored.raw()["facts"].get("promoted_from") for stored in record.stored or ()}
+    return bool(environment) and made_in == {environment}
 
 
 def registered_keys(document: Keys, witness: Callable[[str], frozenset[str]] | None = None) -> TrustedKeys:

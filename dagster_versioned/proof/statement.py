@@ -67,23 +67,22 @@ def provenance(place: Place, record: CommitRecord) -> dict[str, Any]:
     facts = [entry["facts"] for entry in entries]
     runs = [each["run"] for each in facts if each.get("run")]
     dependencies = {repr(each): each for each in (*_parents(entries), *_codes(runs))}
-    run: dict[str, Any] = runs[0] if runs else {}
+    run: Mapping[str, Any] = runs[0] if runs else {}
     build = {
         "buildType": _COMMIT,
         "externalParameters": {**_about(place, record), "operation": record.operation},
         "internalParameters": {name: run[name] for name in ("code_location", "function", "step_key") if name in run},
         "resolvedDependencies": list(dependencies.values()),
     }
-    details = _run_details(record, facts[0] if facts else None, run)
-    predicate = {"buildDefinition": build, "runDetails": details}
+    predicate = {"buildDefinition": build, "runDetails": _run_details(record, facts, run)}
     return {**_statement(place, record), "predicateType": PROVENANCE, "predicate": predicate}
 
 
-def _run_details(record: CommitRecord, facts: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
-    writer: Mapping[str, str] = (facts or {}).get("writer") or {}
+def _run_details(record: CommitRecord, facts: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> dict[str, Any]:
+    writer: Mapping[str, str] = (facts[0].get("writer") if facts else None) or {}
     version = {"version": {writer["name"]: writer["version"]}} if writer else {}
     invocation = {"invocationId": run["run_id"]} if run else {}
-    finished = facts["created_at"] if facts else _text(moment_of(record))
+    finished = facts[0]["created_at"] if facts else _text(moment_of(record))
     return {"builder": {"id": _OURS, **version}, "metadata": {**invocation, "finishedOn": finished}}
 
 

@@ -100,9 +100,15 @@ def trace_from(
         else:
             leads[name] = tuple(children.get((lineage.place(name), name.version), ()))
         pending += [(each, traced.timestamp) for each in leads[name]]
-    if len(versions) <= CHECKED:
-        versions = {name: _with_checks(lineage, traced) for name, traced in versions.items()}
-    return Trace(root, "down" if down else "up", versions, leads)
+    return Trace(root, "down" if down else "up", _checked(lineage, versions), leads)
+
+
+def _checked(
+    lineage: ProjectLineage, versions: Mapping[VersionName, TracedVersion]
+) -> Mapping[VersionName, TracedVersion]:
+    if len(versions) > CHECKED:
+        return versions
+    return {name: _with_checks(lineage, traced) for name, traced in versions.items()}
 
 
 def _with_checks(lineage: ProjectLineage, traced: TracedVersion) -> TracedVersion:

@@ -33,40 +33,31 @@ def tree_lines(trace: Trace, now: datetime | None = None) -> Iterator[str]:
     while pending:
         name, before_text, connector, below = pending.pop()
         version = trace.versions[name]
-        is_again = name in shown and bool(trace.edges[name])
-        yield f"{before_text}{connector}{version_text(version, now)}{' (see above)' if is_again else ''}"
-        if is_again:
+        text = f"{before_text}{connector}{version_text(version, now)}"
+        if name in shown and trace.edges[name]:
+            yield f"{text} (see above)"
             continue
+        yield text
         shown.add(name)
         children = [child for child in trace.edges[name] if child != version.before]
         if trace.direction == "up" and version.before is not None:
-            last, count, more = _earlier(trace, version, shown)
-            yield f"{below}{'├─ ' if children or more else '└─ '}onto {_earlier_text(last, count)}"
+            onto, more = _earlier(trace, version, shown)
             children += [child for child in more if child not in children]
+            yield f"{below}{'├─ ' if children else '└─ '}onto {onto}"
         lines = [("├─ ", "│  ")] * (len(children) - 1) + [("└─ ", "   ")]
         branches = [(child, below, to, below + under) for child, (to, under) in zip(children, lines, strict=False)]
         pending += reversed(branches)
 
 
-def _earlier(
-    trace: Trace, version: TracedVersion, shown: set[VersionName]
-) -> tuple[TracedVersion, int, list[VersionName]]:
-    """The oldest of the versions that rows were added to, how many they are, and what those were built from."""
+def _earlier(trace: Trace, version: TracedVersion, shown: set[VersionName]) -> tuple[str, list[VersionName]]:
+    """The versions that rows were added to, as text, and what those were built from."""
     count, more = 0, dict[VersionName, None]()
     while version.before is not None and version.before in trace.versions:
         version, count = trace.versions[version.before], count + 1
         shown.add(version.name)
         more |= dict.fromkeys(version.parents)
-    return version, count, list(more)
-
-
-def _earlier_text(last: TracedVersion, count: int) -> str:
-    at = "" if last.log_version is None else f" (@{last.log_version})"
-    return (
-        f"version {last.name.version[:_SHORT]}{at}"
-        if count == 1
-        else f"{count:,} versions, from {last.name.version[:_SHORT]}{at} on"
-    )
+    oldest = f"{version.name.version[:_SHORT]}{_said(' (@{})', version.log_version)}"
+    return f"version {oldest}" if count == 1 else f"{count:,} versions, from {oldest} on", list(more)
 
 
 def version_text(version: TracedVersion, now: datetime) -> str:

@@ -114,7 +114,7 @@ def _causes(
 ) -> tuple[Cause, ...]:
     """The causes of differences, each once, the newest first."""
     search = _Search(lineage)
-    causes = [cause for pair in pairs for cause in search.between(*pair, ())]
+    causes = [cause for pair in pairs for cause in search.between(*pair)]
     distinct = {(cause.kind, cause.version, cause.text): cause for cause in reversed(causes)}
     newest_first = sorted(distinct.values(), key=lambda cause: cause.at.timestamp() if cause.at else 0.0, reverse=True)
     return tuple(newest_first)
@@ -137,11 +137,9 @@ class _Search:
         self._lineage = lineage
         self._seen: set[tuple[VersionName | None, VersionName]] = set()
 
-    def between(
-        self, table: TableLineage, before: Version | None, after: Version, through: tuple[str, ...]
-    ) -> Iterator[Cause]:
+    def between(self, table: TableLineage, before: Version | None, after: Version) -> Iterator[Cause]:
         """What is different in a version from an older one of its table."""
-        pending = [(table, before, after, (str(table.table.name), *through))]
+        pending = [(table, before, after, (str(table.table.name),))]
         while pending:
             table, before, after, way = pending.pop()
             pair = None if before is None else table.name_of(before), table.name_of(after)
@@ -273,13 +271,17 @@ def _row_changes(
         if not changes and not moved:
             yield "again", "was made again, and is the same"
     elif added:
-        counts = [f"{added[what]:,} {what}" for what in ("inserted", "updated", "removed") if added.get(what)]
-        yield "rows added", f"was {_MODES.get(added['mode'], added['mode'])}: {', '.join(counts) or 'no rows'}"
+        yield "rows added", f"was {_added_text(added)}"
     elif not new.get("parents"):
-        counts = [f"{new['nrow']:,}", *([] if old["nrow"] == new["nrow"] else [f"instead of {old['nrow']:,}"])]
-        yield "source", f"has other rows: {' '.join(counts)}"
+        instead = "" if old["nrow"] == new["nrow"] else f" instead of {old['nrow']:,}"
+        yield "source", f"has other rows: {new['nrow']:,}{instead}"
     elif all(kind == "metadata" for kind, _ in changes) and not any(each.has_other_rows for each in moved):
         yield "other rows", "has other rows of the same inputs and code: by its config, a clock, or a service"
+
+
+def _added_text(added: Mapping[str, Any]) -> str:
+    counts = [f"{added[what]:,} {what}" for what in ("inserted", "updated", "removed") if added.get(what)]
+    return f"{_MODES.get(added['mode'], added['mode'])}: {', '.join(counts) or 'no rows'}"
 
 
 def _pairs(older: tuple[Version, ...], newer: tuple[Version, ...]) -> Iterator[tuple[Version | None, Version]]:
