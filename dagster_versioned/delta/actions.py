@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
 import orjson
 
 from dagster_versioned.delta.paths import decode_path
+from dagster_versioned.delta.properties import is_on
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
@@ -361,7 +362,7 @@ class Metadata:
 
     def is_set(self, key: str) -> bool:
         """Whether a boolean table property is on."""
-        return (self.configuration.get(key) or "").lower() == "true"
+        return is_on(self.configuration, key)
 
 
 @dataclass(frozen=True, slots=True)

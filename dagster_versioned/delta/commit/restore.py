@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from dagster_versioned.delta.commit.transaction import Transaction, now_ms
 from dagster_versioned.delta.features import merge_protocol, writer_features
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import identities, to_adds
+from dagster_versioned.delta.log.commits import in_parallel
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
@@ -21,8 +21,6 @@ from dagster_versioned.delta.schema.identity_columns import identity_columns, is
 from dagster_versioned.delta.schema.mapped_columns import MAX_ID
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-
-_READERS = 16
 
 _STAYS = (
     "delta.enableInCommitTimestamps",
@@ -94,8 +92,7 @@ def _require_present(store: ObjectStore, adds: Iterable[Add]) -> None:
         return False
 
     ordered = sorted(keys)
-    with ThreadPoolExecutor(_READERS) as pool:
-        lost = [key for key, absent in zip(ordered, pool.map(missing, ordered), strict=True) if absent]
+    lost = [key for key, absent in zip(ordered, in_parallel(missing, ordered), strict=True) if absent]
     if lost:
         raise IntegrityError(
             f"{len(lost)} of {len(ordered)} files that would come back are not there any more, such as {lost[0]!r}:"

@@ -11,14 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType
 from dagster_versioned.errors import InvalidInput, LogCorrupt
+
+if TYPE_CHECKING:
+    from dagster_versioned.storage.object_store import ObjectStore
 
 INDEXED_COLUMNS = 32
 """The protocol's reference collects statistics for this many leaf columns; ``delta.dataSkippingNumIndexedCols``."""
@@ -80,6 +84,14 @@ def from_parquet_metadata(
     for leaf in chosen:
         _reach_bounds(found, leaf.path)
     return found
+
+
+def read_footer(store: "ObjectStore", key: str, size: int) -> pq.FileMetaData:
+    """What the footer of a Parquet file says, in two requests: it ends with the length of its footer."""
+    tail = store.get_range(key, max(size - 8, 0), 8)
+    length = int.from_bytes(tail[:4], "little") + 8
+    footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
+    return pq.read_metadata(footer)
 
 
 def of_column(metadata: pq.FileMetaData, path: Path, primitive: str, column: int | None) -> dict[str, Any]:

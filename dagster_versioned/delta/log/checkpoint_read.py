@@ -1,6 +1,6 @@
 """Checkpoints, read: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,7 @@ from dagster_versioned.delta.files.file_actions import (
     with_keys,
 )
 from dagster_versioned.delta.files.struct_statistics import to_text
-from dagster_versioned.delta.log.commits import LOG_FOLDER, READERS, CheckpointFiles
+from dagster_versioned.delta.log.commits import LOG_FOLDER, CheckpointFiles, in_parallel
 from dagster_versioned.delta.paths import Column, compute, keys_of
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -105,9 +105,9 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
     Only the needed columns are read. Raises `LogCorrupt`, naming the file, where it cannot be read, lacks a required
     value, or holds one logical file twice. Protocol: *Checkpoints*.
     """
-    pieces = _each(partial(_read_file, store), checkpoint.keys)
+    pieces = in_parallel(partial(_read_file, store), checkpoint.keys)
     sidecars = [SIDECARS + name for piece in pieces for name in piece.sidecars]
-    pieces += _each(partial(_read_parquet, store, of_sidecar=True), sidecars)
+    pieces += in_parallel(partial(_read_parquet, store, of_sidecar=True), sidecars)
     adds = pa.concat_tables([piece.adds for piece in pieces])
     paths = adds["path"]
     keys = keys_of(paths)
@@ -172,14 +172,6 @@ def sidecar_names(store: ObjectStore, key: str) -> list[str]:
         return _read_json(store, key).sidecars
     columns, _ = _columns(store, key, {"sidecar": _SIDECAR})
     return _names(columns["sidecar"], key)
-
-
-def _each(read: Callable[[str], "_Piece"], keys: Sequence[str]) -> "list[_Piece]":
-    """Several files are read at once; for one, a thread would take longer than reading a small checkpoint does."""
-    if len(keys) < 2:
-        return [read(key) for key in keys]
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(read, keys))
 
 
 def _distinct(texts: Column) -> bool:

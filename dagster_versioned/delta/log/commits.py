@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 from dagster_versioned.delta.actions import (
@@ -27,6 +27,9 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 LOG_FOLDER = "_delta_log/"
 LAST_CHECKPOINT_KEY = LOG_FOLDER + "_last_checkpoint"
@@ -176,11 +179,16 @@ def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
 
     Raises `ObjectNotFound` if one is missing and `LogCorrupt` if one is malformed.
     """
-    versions = range(first, last + 1)
-    if len(versions) < 2 or store.local_path(commit_key(first)) is not None:
-        return [read_commit(store, version) for version in versions]
-    with ThreadPoolExecutor(min(READERS, len(versions))) as pool:
-        return list(pool.map(partial(read_commit, store), versions))
+    local = store.local_path(commit_key(first)) is not None
+    return in_parallel(partial(read_commit, store), range(first, last + 1), unless=local)
+
+
+def in_parallel(function: Callable[[_Given], _Made], given: Sequence[_Given], *, unless: bool = False) -> list[_Made]:
+    """What a function that reads makes of each, in order. For one, a thread takes longer than to read a small file."""
+    if unless or len(given) < 2:
+        return list(map(function, given))
+    with ThreadPoolExecutor(min(READERS, len(given))) as pool:
+        return list(pool.map(function, given))
 
 
 def stream_commits(store: ObjectStore, first: int, last: int) -> Iterator[Commit]:

@@ -3,20 +3,18 @@ Information*, *In-Commit Timestamps*."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
 from dagster_versioned.delta.actions import TIMES, CommitInfo
-from dagster_versioned.delta.log.commits import LOG_FOLDER, commit_key, read_commit
+from dagster_versioned.delta.log.commits import LOG_FOLDER, commit_key, in_parallel, read_commit
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 
 _COMMIT = re.compile(rf"{LOG_FOLDER}([0-9]{{20}})\.json")
-_READERS = 16
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -62,10 +60,7 @@ def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
     if not times:
         raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")
     chosen = times[::-1][:limit]
-    if store.local_path(commit_key(0)) is not None:
-        return [_entry(store, each) for each in chosen]
-    with ThreadPoolExecutor(min(_READERS, len(chosen) or 1)) as pool:
-        return list(pool.map(partial(_entry, store), chosen))
+    return in_parallel(partial(_entry, store), chosen, unless=store.local_path(commit_key(0)) is not None)
 
 
 def _entry(store: ObjectStore, listed: tuple[int, int]) -> HistoryEntry:
