@@ -17,6 +17,8 @@ from dagster_versioned.delta.actions import (
     Remove,
     check_commit,
     encode_action,
+    first_of,
+    of_kind,
 )
 from dagster_versioned.delta.commit.conflicts import (
     WHOLE_TABLE,
@@ -160,13 +162,13 @@ class Transaction:
         if self._tracks_rows and (self.read is None or not self.read.metadata.is_set(ENABLED)):
             require_trackable(metadata, physical_schema(schema, mapping).names)
             require_ids(self.read, self.actions)
-        if CommitInfo in {type(action) for action in self.actions}:
+        if of_kind(self.actions, CommitInfo):
             raise InvalidInput("commitInfo is given by `commit_info`, not among the actions. Nothing was written.")
 
     @property
     def protocol(self) -> Protocol:
         """The table's protocol once this is committed."""
-        given = next((action for action in self.actions if isinstance(action, Protocol)), None)
+        given = first_of(self.actions, Protocol)
         if given is None and self.read is None:
             raise InvalidInput("A table is created with a protocol action, and there is none. Nothing was written.")
         return given or self.read.protocol  # pyright: ignore[reportOptionalMemberAccess]
@@ -174,7 +176,7 @@ class Transaction:
     @property
     def metadata(self) -> Metadata:
         """The table's metadata once this is committed."""
-        given = next((action for action in self.actions if isinstance(action, Metadata)), None)
+        given = first_of(self.actions, Metadata)
         if given is None and self.read is None:
             raise InvalidInput("A table is created with a metaData action, and there is none. Nothing was written.")
         return given or self.read.metadata  # pyright: ignore[reportOptionalMemberAccess]
@@ -258,8 +260,8 @@ class Transaction:
 
     def _moves_no_row(self) -> str:
         """Whether surely no row was updated or copied; who preserved ids says so in ``commit_info``."""
-        adds = {action.key for action in self.actions if isinstance(action, Add)}
-        removes = {action.key for action in self.actions if isinstance(action, Remove)}
+        adds = {action.key for action in of_kind(self.actions, Add)}
+        removes = {action.key for action in of_kind(self.actions, Remove)}
         return "true" if adds <= removes or not removes else "false"
 
     def _check_files(self, columns: set[str], features: frozenset[str]) -> None:
@@ -314,7 +316,7 @@ class Transaction:
             )
 
     def _check_domains(self, protocol: Protocol) -> None:
-        domains = [action.domain for action in self.actions if isinstance(action, DomainMetadata)]
+        domains = [action.domain for action in of_kind(self.actions, DomainMetadata)]
         features = writer_features(protocol)
         if domains and "domainMetadata" not in features:
             raise InvalidInput(

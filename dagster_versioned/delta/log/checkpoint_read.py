@@ -20,6 +20,7 @@ from dagster_versioned.delta.actions import (
     Protocol,
     Remove,
     Txn,
+    of_kind,
     parse_action,
 )
 from dagster_versioned.delta.files.arrow_memory import arrow_reader, in_arrow
@@ -216,8 +217,8 @@ def _read_json(store: ObjectStore, key: str) -> _Piece:
             _require_version([Members(members, where).members(_SPEC).optional_integer("version")], key)
         elif action := parse_action(members, where):
             actions.append(action)
-    adds = adds_table([action for action in actions if isinstance(action, Add)])
-    removes = removes_table([action for action in actions if isinstance(action, Remove)])
+    adds = adds_table(of_kind(actions, Add))
+    removes = removes_table(of_kind(actions, Remove))
     few = [action for action in actions if not isinstance(action, Add | Remove)]
     return _Piece(few, sidecars, adds.drop_columns("key"), removes.drop_columns("key"))
 

@@ -22,6 +22,8 @@ from dagster_versioned.delta.actions import (
     Remove,
     Txn,
     check_commit,
+    first_of,
+    of_kind,
     parse_line,
     without_rewritten,
 )
@@ -93,31 +95,31 @@ class Commit:
 
     @property
     def adds(self) -> tuple[Add, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Add))
+        return tuple(of_kind(self.actions, Add))
 
     @property
     def removes(self) -> tuple[Remove, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Remove))
+        return tuple(of_kind(self.actions, Remove))
 
     @property
     def cdcs(self) -> tuple[Cdc, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Cdc))
+        return tuple(of_kind(self.actions, Cdc))
 
     @property
     def txns(self) -> tuple[Txn, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Txn))
+        return tuple(of_kind(self.actions, Txn))
 
     @property
     def domains(self) -> tuple[DomainMetadata, ...]:
-        return tuple(action for action in self.actions if isinstance(action, DomainMetadata))
+        return tuple(of_kind(self.actions, DomainMetadata))
 
     @property
     def metadata(self) -> Metadata | None:
-        return next((action for action in self.actions if isinstance(action, Metadata)), None)
+        return first_of(self.actions, Metadata)
 
     @property
     def protocol(self) -> Protocol | None:
-        return next((action for action in self.actions if isinstance(action, Protocol)), None)
+        return first_of(self.actions, Protocol)
 
 
 def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
@@ -156,7 +158,7 @@ def require_lines(data: bytes, key: str) -> None:
 
 def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms: int) -> Commit:
     """The `Commit` whose bytes are ``data`` and whose actions are already known and checked."""
-    info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+    info = first_of(actions, CommitInfo)
     stamp = info.in_commit_timestamp if info else None
     return Commit(
         version,

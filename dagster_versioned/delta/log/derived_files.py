@@ -7,9 +7,8 @@ something else misleads every reader, or keeps it out.
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
-from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Txn
+from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Txn, of_kind
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.log.checkpoint_read import read_checkpoint
 from dagster_versioned.delta.log.checksum import Checksum
@@ -82,19 +81,16 @@ def _checksum(store: ObjectStore, version: int, found: Snapshot) -> str | None:
 def _checkpoint(store: ObjectStore, files: CheckpointFiles, found: Snapshot) -> str | None:
     try:
         held = read_checkpoint(store, files)
-        named = {kind: [action for action in held.actions if isinstance(action, kind)] for kind in (Protocol, Metadata)}
-        if any(len(actions) != 1 for actions in named.values()):
-            return "it does not hold exactly one protocol and one metaData"
-        (protocol,), (metadata,) = named[Protocol], named[Metadata]
     except VersionedError as error:
         return str(error)
-    difference = Checksum.of(held.files, cast("Protocol", protocol), cast("Metadata", metadata)).difference(
-        Checksum.of(found.files, found.protocol, found.metadata)
-    )
-    if difference is not None:
+    protocols, metadata = of_kind(held.actions, Protocol), of_kind(held.actions, Metadata)
+    if len(protocols) != 1 or len(metadata) != 1:
+        return "it does not hold exactly one protocol and one metaData"
+    expected = Checksum.of(found.files, found.protocol, found.metadata)
+    if (difference := Checksum.of(held.files, protocols[0], metadata[0]).difference(expected)) is not None:
         return difference
-    txns = {action.app_id: action.version for action in held.actions if isinstance(action, Txn)}
-    domains = {action.domain: action.configuration for action in held.actions if isinstance(action, DomainMetadata)}
+    txns = {action.app_id: action.version for action in of_kind(held.actions, Txn)}
+    domains = {action.domain: action.configuration for action in of_kind(held.actions, DomainMetadata)}
     if _facts(to_adds(held.files)) != _facts(found.adds()):
         return "its files are not those of the log"
     if any(txns.get(app) != txn.version for app, txn in found.txns.items()):
