@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
@@ -188,6 +189,16 @@ def parse(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LogCorrupt(f"The statistics {text!r:.100} are not a JSON object.")
     return cast("dict[str, Any]", value)
+
+
+def nested_type(leaves: Mapping[Path, pa.DataType]) -> pa.DataType:
+    """The type of a struct with these leaves, by their paths."""
+    if () in leaves:
+        return leaves[()]
+    names = dict.fromkeys(path[0] for path in leaves)
+    return pa.struct(
+        [(name, nested_type({path[1:]: kind for path, kind in leaves.items() if path[0] == name})) for name in names]
+    )
 
 
 def are_objects(texts: Any) -> bool:

@@ -8,7 +8,7 @@ from dagster_versioned.delta.features import protected_version, require_write
 from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_checkpoint, sidecar_names
 from dagster_versioned.delta.log.commits import CheckpointFiles, LogFile, list_log, log_files
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.properties import earlier, interval
 from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -73,12 +73,9 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
 
 
 def _limit(snapshot: Snapshot, now: datetime) -> datetime:
-    milliseconds = interval_ms(snapshot.metadata, "delta.logRetentionDuration")
-    retention = LOG_RETENTION if milliseconds is None else timedelta(milliseconds=milliseconds)
-    try:
-        return _midnight(now - retention)
-    except OverflowError:  # before there was time
-        return datetime.min.replace(tzinfo=UTC)
+    return _midnight(
+        earlier(now.astimezone(UTC), interval(snapshot.metadata, "delta.logRetentionDuration", LOG_RETENTION))
+    )
 
 
 def _midnight(moment: datetime) -> datetime:

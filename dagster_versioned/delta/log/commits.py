@@ -3,11 +3,13 @@
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
@@ -54,6 +56,14 @@ _CHECKPOINT = re.compile(
 
 _COMPACTION = re.compile(r"_delta_log/(\d{20})\.(\d{20})\.compacted\.json", re.ASCII)
 _CHECKSUM = re.compile(r"_delta_log/(\d{20})\.crc", re.ASCII)
+
+_Kind = Literal["commit", "checkpoint", "compaction", "checksum"]
+_KINDS: dict[_Kind, re.Pattern[str]] = {
+    "commit": _COMMIT,
+    "checkpoint": _CHECKPOINT,
+    "compaction": _COMPACTION,
+    "checksum": _CHECKSUM,
+}
 
 
 def commit_key(version: int) -> str:
@@ -390,30 +400,40 @@ class LogFile:
 
     key: str
     version: int
-    kind: Literal["commit", "checkpoint", "compaction", "checksum"]
+    kind: _Kind
     modified: datetime
 
 
 def log_files(store: ObjectStore) -> Iterator[LogFile]:
     """The commits, checkpoints (part by part, complete or not), compactions and checksums there are, by key."""
-    kinds = {"commit": _COMMIT, "checkpoint": _CHECKPOINT, "compaction": _COMPACTION, "checksum": _CHECKSUM}
-    for info in store.list(LOG_FOLDER):
-        for kind, pattern in kinds.items():
+    for kind, match, info in _recognized(store.list(LOG_FOLDER)):
+        yield LogFile(info.key, int(match[1]), kind, info.modified)
+
+
+def _recognized(objects: Iterable[ObjectInfo]) -> Iterator[tuple[_Kind, re.Match[str], ObjectInfo]]:
+    for info in objects:
+        for kind, pattern in _KINDS.items():
             if match := pattern.fullmatch(info.key):
-                yield LogFile(info.key, int(match[1]), cast("Any", kind), info.modified)
+                yield kind, match, info
+                break
 
 
 def checkpoints_of(store: ObjectStore) -> list[CheckpointFiles]:
     """Every whole checkpoint that there is, also several of one version, by version."""
-    listed = ((_CHECKPOINT.fullmatch(info.key), info) for info in store.list(LOG_FOLDER))
-    found = [(match, info) for match, info in listed if match is not None]
-    return sorted(_every(found), key=lambda files: files.version)
+    listed = _recognized(store.list(LOG_FOLDER))
+    return sorted(
+        _every([(match, info) for kind, match, info in listed if kind == "checkpoint"]),
+        key=lambda files: files.version,
+    )
 
 
 def compactions_of(store: ObjectStore) -> list[range]:
     """The versions of every log compaction file that there is."""
-    matches = (_COMPACTION.fullmatch(info.key) for info in store.list(LOG_FOLDER))
-    return [range(int(match[1]), int(match[2]) + 1) for match in matches if match is not None]
+    return [_compacted(match) for kind, match, _ in _recognized(store.list(LOG_FOLDER)) if kind == "compaction"]
+
+
+def _compacted(match: re.Match[str]) -> range:
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,25 +453,19 @@ class _LogListing:
     def read(cls, store: ObjectStore, first: int | None, last: int | None) -> "_LogListing":
         start_after = "" if first is None else f"{LOG_FOLDER}{first:020d}"
         end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
-        versions: list[int] = []
-        found: list[tuple[re.Match[str], ObjectInfo]] = []
-        compactions: list[range] = []
-        checksums: list[int] = []
         etags: dict[str, str] = {}
-        for info in store.list(LOG_FOLDER, start_after=start_after):
-            if end is not None and info.key >= end:
-                break
+        found = defaultdict[str, list[tuple[re.Match[str], ObjectInfo]]](list)
+        listed = takewhile(lambda info: end is None or info.key < end, store.list(LOG_FOLDER, start_after=start_after))
+        for kind, match, info in _recognized(listed):
             etags[info.key] = info.etag
-            if match := _COMMIT.fullmatch(info.key):
-                versions.append(int(match[1]))
-            elif match := _CHECKPOINT.fullmatch(info.key):
-                found.append((match, info))
-            elif match := _CHECKSUM.fullmatch(info.key):
-                checksums.append(int(match[1]))
-            elif match := _COMPACTION.fullmatch(info.key):
-                compactions.append(range(int(match[1]), int(match[2]) + 1))
-        checkpoints = sorted(_complete(found), key=lambda files: files.version)
-        return cls(versions, checkpoints, compactions, checksums, etags)
+            found[kind].append((match, info))
+        return cls(
+            [int(match[1]) for match, _ in found["commit"]],
+            sorted(_complete(found["checkpoint"]), key=lambda files: files.version),
+            [_compacted(match) for match, _ in found["compaction"]],
+            [int(match[1]) for match, _ in found["checksum"]],
+            etags,
+        )
 
     def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest
