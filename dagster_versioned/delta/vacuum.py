@@ -63,17 +63,7 @@ def vacuum(
         raise InvalidInput(f"The time {now} has no zone. Nothing was deleted.")
     require_write(snapshot.protocol, snapshot.metadata)
     require_foreign(snapshot, "vacuuming its files")
-    own = interval(snapshot.metadata, "delta.deletedFileRetentionDuration", FILE_RETENTION)
-    chosen = own if retention is None else retention
-    if chosen < timedelta(0):
-        raise InvalidInput(f"The retention {chosen} is negative. Nothing was deleted.")
-    if chosen < own and not force:
-        raise InvalidInput(
-            f"The retention {chosen} is shorter than the table's, {own}: files that older versions, writers at work or"
-            " long readers need could be deleted. Nothing was deleted. Set delta.deletedFileRetentionDuration, or force"
-            " it where nobody else uses the table."
-        )
-    limit = earlier(now, chosen)
+    limit = earlier(now, _retention(snapshot, retention, force))
     needed = _needed(store, snapshot, limit)
     starts = tuple(_partition_starts(snapshot))
     seen, doomed = 0, list[ObjectInfo]()
@@ -87,6 +77,20 @@ def vacuum(
         for start in range(0, len(keys), _BATCH):
             store.delete(keys[start : start + _BATCH])
     return VacuumReport(tuple(keys), sum(info.size for info in doomed), seen)
+
+
+def _retention(snapshot: Snapshot, asked: timedelta | None, force: bool) -> timedelta:
+    own = interval(snapshot.metadata, "delta.deletedFileRetentionDuration", FILE_RETENTION)
+    chosen = own if asked is None else asked
+    if chosen < timedelta(0):
+        raise InvalidInput(f"The retention {chosen} is negative. Nothing was deleted.")
+    if chosen < own and not force:
+        raise InvalidInput(
+            f"The retention {chosen} is shorter than the table's, {own}: files that older versions, writers at work or"
+            " long readers need could be deleted. Nothing was deleted. Set delta.deletedFileRetentionDuration, or force"
+            " it where nobody else uses the table."
+        )
+    return chosen
 
 
 def _partition_starts(snapshot: Snapshot) -> Iterator[str]:

@@ -59,9 +59,8 @@ def restore(store: ObjectStore, read: Snapshot, target: Snapshot, *, parameters:
         *removes,
         *adds,
     ]
-    kept = target.size_bytes
     metrics = {
-        "tableSizeAfterRestore": kept,
+        "tableSizeAfterRestore": target.size_bytes,
         "numOfFilesAfterRestore": target.num_files,
         "numRemovedFiles": len(removes),
         "numRestoredFiles": len(adds),
@@ -107,15 +106,11 @@ def _restored(read: Snapshot, target: Snapshot) -> Metadata:
         marks = [read.metadata.configuration[MAX_ID], configuration.get(MAX_ID, "0")]
         configuration[MAX_ID] = max(marks, key=int)
     metadata = replace(target.metadata, configuration=configuration, id=read.metadata.id)
-    if not any(is_identity(field) for field in target.schema.fields):
+    if not any(map(is_identity, target.schema.fields)):
         return metadata
-    now = identity_columns(read.schema)
-    marks = {
-        name: now[name].high_water
-        for name in identity_columns(target.schema)
-        if name in now and now[name].high_water is not None
-    }
-    return with_high_water_marks(metadata, {name: mark for name, mark in marks.items() if mark is not None})
+    now, back = identity_columns(read.schema), identity_columns(target.schema)
+    reached = {name: column.high_water for name, column in now.items() if name in back}
+    return with_high_water_marks(metadata, {name: mark for name, mark in reached.items() if mark is not None})
 
 
 def _domains(read: Snapshot, target: Snapshot) -> list[Action]:

@@ -49,20 +49,14 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
     require_foreign(snapshot, "cleaning up its log")
     files = list(log_files(store))
     oldest = min((file.version for file in files if file.kind == "commit"), default=snapshot.version)
-    nothing = CleanedUp((), oldest)
-    if snapshot.metadata.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
-        return nothing
     checkpoint = _cutoff(store, snapshot, files, _limit(snapshot, now))
     if checkpoint is None or checkpoint.version < protected_version(snapshot.protocol, snapshot.metadata):
-        return nothing
-    expired = {file.key for file in files if file.version < checkpoint.version}
-    expired |= {file.key for file in files if file.kind == "compaction" and file.version <= checkpoint.version}
-    if not expired and next(iter(store.list(SIDECARS)), None) is None:
-        return nothing
-    try:
-        read_checkpoint(store, checkpoint)
-    except LogCorrupt:
-        return nothing
+        return CleanedUp((), oldest)
+    expired = {
+        file.key for file in files if file.version < checkpoint.version + (1 if file.kind == "compaction" else 0)
+    }
+    if not (expired or any(True for _ in store.list(SIDECARS))) or not _is_whole(store, checkpoint):
+        return CleanedUp((), oldest)
     kept = [file.key for file in files if file.kind == "checkpoint" and file.key not in expired]
     unused = _unused_sidecars(store, kept, now)
     if not dry_run:
@@ -70,6 +64,14 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
         store.delete(sorted(expired))
         store.delete(unused)
     return CleanedUp((*sorted(expired), *unused), max(oldest, checkpoint.version))
+
+
+def _is_whole(store: ObjectStore, checkpoint: CheckpointFiles) -> bool:
+    try:
+        read_checkpoint(store, checkpoint)
+    except LogCorrupt:
+        return False
+    return True
 
 
 def _limit(snapshot: Snapshot, now: datetime) -> datetime:
@@ -85,7 +87,12 @@ def _midnight(moment: datetime) -> datetime:
 def _cutoff(
     store: ObjectStore, snapshot: Snapshot, files: Iterable[LogFile], limit: datetime
 ) -> CheckpointFiles | None:
-    """The newest complete checkpoint at or before the newest commit that is not younger than ``limit``."""
+    """The newest complete checkpoint at or before the newest commit that is not younger than ``limit``.
+
+    ``None`` also where the table forbids cleanups.
+    """
+    if snapshot.metadata.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
+        return None
     commits = sorted((file.version, file.modified) for file in files if file.kind == "commit")
     young = next((version for version, modified in commits if modified > limit), snapshot.version + 1)
     if not commits or young <= commits[0][0]:

@@ -123,9 +123,7 @@ def version_at(store: ObjectStore, newest: Snapshot, moment: datetime) -> int:
             f"The time {moment.isoformat()} is in the future: what the table will be by then is not known. Nothing was"
             " read; leave the time out for the newest version."
         )
-    found = _by_commit(store, [version for version, _ in commits if version >= stamped], wanted)
-    if found is None:
-        found = next((version for version, time in reversed(by_file) if time <= wanted), None)
+    found = _by_commit(store, [version for version, _ in commits if version >= stamped], wanted, by_file)
     if found is None:
         oldest = f"; the oldest commit in the log is version {commits[0][0]}" if commits else ""
         raise VersionNotFound(f"{store.uri} has no version of {moment.isoformat()}{oldest}. Nothing was read.")
@@ -146,8 +144,10 @@ def _first_stamped(newest: Snapshot) -> int:
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 
-def _by_commit(store: ObjectStore, versions: Sequence[int], wanted: int) -> int | None:
-    """By bisection: times in commits ascend."""
+def _by_commit(
+    store: ObjectStore, versions: Sequence[int], wanted: int, before: Sequence[tuple[int, int]]
+) -> int | None:
+    """By bisection: times in commits ascend. ``before`` are the commits before them, with the times of their files."""
     low, high = 0, len(versions)
     while low < high:
         middle = (low + high) // 2
@@ -155,7 +155,9 @@ def _by_commit(store: ObjectStore, versions: Sequence[int], wanted: int) -> int 
             low = middle + 1
         else:
             high = middle
-    return versions[low - 1] if low else None
+    if low:
+        return versions[low - 1]
+    return next((version for version, time in reversed(before) if time <= wanted), None)
 
 
 def _file_times(commits: Iterable[tuple[int, ObjectInfo]]) -> list[tuple[int, int]]:
