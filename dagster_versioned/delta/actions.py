@@ -466,6 +466,11 @@ def of_kind(actions: Iterable[object], kind: type[Kind]) -> list[Kind]:
     return [action for action in actions if isinstance(action, kind)]
 
 
+def unlike(action: Kind, before: Kind) -> list[Kind]:
+    """The action, unless it says what was said before."""
+    return [] if action == before else [action]
+
+
 def first_of(actions: Iterable[object], kind: type[Kind]) -> Kind | None:
     """The first action of a kind, if there is one."""
     return next((action for action in actions if isinstance(action, kind)), None)
@@ -525,13 +530,16 @@ def check_commit(actions: Sequence[Action], where: str) -> None:
 
     Protocol: *Delta Log Entries* (requirements for writers) and *Add File and Remove File*.
     """
-    of_kind = defaultdict[type, list[Any]](list)
+    by_kind = defaultdict[type, list[Any]](list)
     for action in actions:
-        of_kind[type(action)].append(action)
-    adds, removes = of_kind[Add], of_kind[Remove]
-    _once((action.NAME for action in (*of_kind[Metadata], *of_kind[Protocol])), where)
-    _once((f"txn {action.app_id!r}" for action in of_kind[Txn]), where)
-    _once((f"domainMetadata {action.domain!r}" for action in of_kind[DomainMetadata]), where)
+        by_kind[type(action)].append(action)
+    _once((action.NAME for action in (*by_kind[Metadata], *by_kind[Protocol])), where)
+    _once((f"txn {action.app_id!r}" for action in by_kind[Txn]), where)
+    _once((f"domainMetadata {action.domain!r}" for action in by_kind[DomainMetadata]), where)
+    _check_files(by_kind[Add], by_kind[Remove], where)
+
+
+def _check_files(adds: Sequence[Add], removes: Sequence[Remove], where: str) -> None:
     try:
         added, removed = (dict(action.identity for action in files) for files in (adds, removes))
     except LogCorrupt as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Metadata
+from dagster_versioned.delta.actions import Action, Metadata, unlike
 from dagster_versioned.delta.commit.column_path import (
     Path,
     column_path,
@@ -90,7 +90,7 @@ def altered(
         configuration=properties,
         partition_columns=partition_columns or read.partition_columns,
     )
-    actions = [*([] if protocol == read.protocol else [protocol]), metadata, *also]
+    actions = [*unlike(protocol, read.protocol), metadata, *also]
     return Transaction(read, actions, operation, reads, parameters)
 
 

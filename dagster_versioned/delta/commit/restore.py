@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, unlike
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.commit.transaction import Transaction, now_ms
@@ -53,8 +53,8 @@ def restore(store: ObjectStore, read: Snapshot, target: Snapshot, *, parameters:
     protocol = merge_protocol(read.protocol, target.protocol)
     metadata = _restored(read, target)
     actions: list[Action] = [
-        *([] if protocol == read.protocol else [protocol]),
-        *([] if metadata == read.metadata else [metadata]),
+        *unlike(protocol, read.protocol),
+        *unlike(metadata, read.metadata),
         *_domains(read, target),
         *removes,
         *adds,

@@ -268,16 +268,7 @@ class Transaction:
         append_only = self.metadata.is_set("delta.appendOnly")
         for action in self.actions:
             if isinstance(action, Add) and action.deletion_vector:
-                if "deletionVectors" not in features:
-                    raise InvalidInput(
-                        f"The file {action.path!r} has a deletion vector, which needs the feature deletionVectors; the"
-                        " table's protocol does not list it. Nothing was written."
-                    )
-                if num_records(action.stats) is None:
-                    raise InvalidInput(
-                        f"The file {action.path!r} has a deletion vector, so its statistics must say how many rows it"
-                        " has. Nothing was written."
-                    )
+                _require_vectors(action, features)
             if isinstance(action, Add | Cdc):
                 confined_key(action.path)
                 if set(action.partition_values) != columns:
@@ -302,18 +293,7 @@ class Transaction:
             require_one_layout(protocol, metadata)
         before = _names(read.schema, read.column_mapping) if read else set[str]()
         refuse_id_columns(metadata, before, _names(schema, column_mapping(protocol, metadata)))
-        has = reader_features(protocol) | writer_features(protocol)
-        needed = protocol_with(protocol, metadata.configuration, schema)
-        if missing := (reader_features(needed) | writer_features(needed)) - has:
-            raise InvalidInput(
-                f"The table's schema and properties need {', '.join(sorted(missing))}, which its protocol lacks."
-                " Nothing was written. `protocol_upgrade.protocol_with` says which protocol has it."
-            )
-        had = reader_features(read.protocol) | writer_features(read.protocol) if read else frozenset[str]()
-        if had - has:
-            raise InvalidInput(
-                f"The new protocol lacks {', '.join(sorted(had - has))}, which the table has. Nothing was written."
-            )
+        _require_features(read.protocol if read else None, protocol, metadata, schema)
 
     def _check_domains(self, protocol: Protocol) -> None:
         domains = [action.domain for action in of_kind(self.actions, DomainMetadata)]
@@ -326,6 +306,34 @@ class Transaction:
         for domain in domains:
             if domain.startswith("delta.") and _SYSTEM_DOMAINS.get(domain) not in features:
                 raise InvalidInput(f"The metadata domain {domain!r} belongs to the protocol. Nothing was written.")
+
+
+def _require_vectors(add: Add, features: frozenset[str]) -> None:
+    if "deletionVectors" not in features:
+        raise InvalidInput(
+            f"The file {add.path!r} has a deletion vector, which needs the feature deletionVectors; the"
+            " table's protocol does not list it. Nothing was written."
+        )
+    if num_records(add.stats) is None:
+        raise InvalidInput(
+            f"The file {add.path!r} has a deletion vector, so its statistics must say how many rows it"
+            " has. Nothing was written."
+        )
+
+
+def _require_features(before: Protocol | None, protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
+    """Raise `InvalidInput` for a protocol that lacks what schema and properties need, or what the table has."""
+    has = reader_features(protocol) | writer_features(protocol)
+    needed = protocol_with(protocol, metadata.configuration, schema)
+    if missing := (reader_features(needed) | writer_features(needed)) - has:
+        raise InvalidInput(
+            f"The table's schema and properties need {', '.join(sorted(missing))}, which its protocol lacks."
+            " Nothing was written. `protocol_upgrade.protocol_with` says which protocol has it."
+        )
+    if lost := (reader_features(before) | writer_features(before) if before else frozenset[str]()) - has:
+        raise InvalidInput(
+            f"The new protocol lacks {', '.join(sorted(lost))}, which the table has. Nothing was written."
+        )
 
 
 def _dated(metadata: Metadata, version: int, stamp: int) -> Metadata:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -131,15 +132,19 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     rows = [int(part["numRecords"]) for part in given]
     nulls = [dict(_flat(part.get("nullCount", {}))) for part in given]
     lows, highs = ([dict(_flat(part.get(member, {}))) for part in given] for member in ("minValues", "maxValues"))
-    merged: dict[str, Any] = {
+    return {
         "numRecords": sum(rows),
         "minValues": _merge_bounds(lows, rows, nulls, min),
         "maxValues": _merge_bounds(highs, rows, nulls, max),
-        "nullCount": {},
+        "nullCount": _merge_counts(nulls),
     }
-    for path in dict.fromkeys(path for null in nulls for path in null):
+
+
+def _merge_counts(nulls: Sequence[Mapping[Path, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for path in dict.fromkeys(chain.from_iterable(nulls)):
         if all(path in null for null in nulls):
-            _nest(merged["nullCount"], path, sum(null[path] for null in nulls))
+            _nest(merged, path, sum(null[path] for null in nulls))
     return merged
 
 
@@ -151,7 +156,7 @@ def _merge_bounds(
 ) -> dict[str, Any]:
     """The bounds of several files taken together, of those columns that each of them bounds or has no value of."""
     merged: dict[str, Any] = {}
-    for path in dict.fromkeys(path for bound in bounds for path in bound):
+    for path in dict.fromkeys(chain.from_iterable(bounds)):
         values = [bound[path] for bound in bounds if path in bound]
         if {} in values:
             _reach(merged, (*path, ""))

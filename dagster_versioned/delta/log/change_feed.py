@@ -95,9 +95,7 @@ def plan_changes(
             " read."
         ) from error
     at_end = at_start.advance(commits[1:])
-    if taken := {field.name for field in FEED} & {name.lower() for name in at_end.schema.names}:
-        raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
-    _require_feed(at_start, commits)
+    _require_feed(at_start, at_end.schema, commits)
     _require_readable(at_start, at_end, commits)
     _require_none_back(store, at_start, commits)
     reach = reach_of(store)
@@ -151,8 +149,10 @@ def _require_zone(moment: datetime) -> None:
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
-def _require_feed(at_start: Snapshot, commits: list[Commit]) -> None:
-    """The feed must be on at every version of the range, from the first one's own commit on."""
+def _require_feed(at_start: Snapshot, columns: StructType, commits: list[Commit]) -> None:
+    """The feed must be on at every version of the range, from the first one's own commit on, and its columns free."""
+    if taken := {field.name for field in FEED} & {name.lower() for name in columns.names}:
+        raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
     states: list[tuple[int, Metadata]] = [(at_start.version, at_start.metadata)]
     states += [(commit.version, commit.metadata) for commit in commits if commit.metadata]
     for version, metadata in states:
@@ -260,9 +260,11 @@ def _changes_of(commit: Commit, time: int, reach: ExternalFiles) -> Iterator[Cha
         for cdc in commit.cdcs:
             key = _key(cdc, commit, reach)
             yield ChangedFile(commit.version, time, None, cdc.path, key, cdc.size, cdc.partition_values)
-        return
-    if _merged_nothing(commit.commit_info or {}):
-        return
+    elif not _merged_nothing(commit.commit_info or {}):
+        yield from _changes_by_files(commit, time, reach)
+
+
+def _changes_by_files(commit: Commit, time: int, reach: ExternalFiles) -> Iterator[ChangedFile]:
     adds = {add.key: add for add in commit.adds if add.data_change}
     removes = {remove.key: remove for remove in commit.removes if remove.data_change}
     sides: list[tuple[Literal["insert", "delete"], Mapping[str, Add | Remove], Mapping[str, Add | Remove]]]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -114,10 +115,9 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
     keys = keys_of(paths)
     files = adds.append_column(KEY, keys)
     tombstones = with_keys(pa.concat_tables([piece.removes for piece in pieces]))
-    for table in (files, tombstones):
-        if not _distinct(identities(table)):
-            raise LogCorrupt(f"{checkpoint.keys[0]}: a file occurs twice in the checkpoint. Nothing was read.")
-    actions = tuple(action for piece in pieces for action in piece.actions)
+    _require_distinct(files, checkpoint.keys[0])
+    _require_distinct(tombstones, checkpoint.keys[0])
+    actions = tuple(chain.from_iterable(piece.actions for piece in pieces))
     notes = {name: note for piece in pieces for name, note in piece.notes.items()}
     return Checkpoint(actions, files, tombstones, keys is paths, notes)
 
@@ -162,8 +162,7 @@ def read_live_files(store: ObjectStore, key: str, row_groups: range | None = Non
         for name, kind in zip(ADD.names, kinds, strict=True)
     ]
     files = with_keys(pa.Table.from_arrays(arrays, schema=ADD))
-    if not _distinct(identities(files)):
-        raise LogCorrupt(f"{key}: a file occurs twice in the checkpoint. Nothing was read.")
+    _require_distinct(files, key)
     return files
 
 
@@ -175,12 +174,12 @@ def sidecar_names(store: ObjectStore, key: str) -> list[str]:
     return _names(columns["sidecar"], key)
 
 
-def _distinct(texts: Column) -> bool:
-    """Whether no text occurs twice; at once where they are sorted, as they are in checkpoints of ours."""
+def _require_distinct(files: pa.Table, key: str) -> None:
+    """Raise `LogCorrupt` for a file that is there twice; seen at once where they are sorted, as our checkpoints are."""
+    texts = identities(files)
     rising = compute.less(texts.slice(0, max(len(texts) - 1, 0)), texts.slice(1))
-    if compute.all(rising, min_count=0).as_py():
-        return True
-    return len(compute.unique(texts)) == len(texts)
+    if not compute.all(rising, min_count=0).as_py() and len(compute.unique(texts)) != len(texts):
+        raise LogCorrupt(f"{key}: a file occurs twice in the checkpoint. Nothing was read.")
 
 
 @dataclass(frozen=True, slots=True)
