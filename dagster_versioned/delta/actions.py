@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
 import orjson
 
 from dagster_versioned.delta.paths import decode_path
+from dagster_versioned.delta.properties import is_on
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
@@ -29,7 +30,8 @@ NO_COLUMNS = '{"type":"struct","fields":[]}'
 """What a metadata action without a ``schemaString`` means: some create a table before they know its columns."""
 
 PartitionValues = Mapping[str, str | None]
-Kind = TypeVar("Kind", bound="_Action")
+Kind = TypeVar("Kind")
+_Parsed = TypeVar("_Parsed", bound="_Action")
 
 
 class Members:
@@ -184,7 +186,7 @@ def _order(kind: type[_Action]) -> tuple[list[str], Callable[[_Action], tuple[An
     return list(map(member_name, attributes)), attrgetter(*attributes)
 
 
-def _parsed(kind: type[Kind], members: Members) -> Kind:
+def _parsed(kind: type[_Parsed], members: Members) -> _Parsed:
     get = members.value.get
     return kind(
         *[
@@ -220,7 +222,7 @@ class _File(_Action):
         return decode_path(self.path)
 
 
-class _LogicalFile(_File):
+class LogicalFile(_File):
     """A data file without the rows that a deletion vector has."""
 
     __slots__ = ()
@@ -252,7 +254,7 @@ class DeletionVector(_Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Add(_LogicalFile):
+class Add(LogicalFile):
     """A logical file that is part of the table from this commit on. ``path`` is a URI, as in the log."""
 
     NAME: ClassVar = "add"
@@ -286,7 +288,7 @@ class Add(_LogicalFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(_LogicalFile):
+class Remove(LogicalFile):
     """A logical file that is no longer part of the table; a tombstone for vacuum."""
 
     NAME: ClassVar = "remove"
@@ -361,7 +363,7 @@ class Metadata:
 
     def is_set(self, key: str) -> bool:
         """Whether a boolean table property is on."""
-        return (self.configuration.get(key) or "").lower() == "true"
+        return is_on(self.configuration, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +461,21 @@ _KINDS: dict[str, type[Action]] = {
 }
 
 
+def of_kind(actions: Iterable[object], kind: type[Kind]) -> list[Kind]:
+    """The actions of one kind, in their order."""
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def unlike(action: Kind, before: Kind) -> list[Kind]:
+    """The action, unless it says what was said before."""
+    return [] if action == before else [action]
+
+
+def first_of(actions: Iterable[object], kind: type[Kind]) -> Kind | None:
+    """The first action of a kind, if there is one."""
+    return next((action for action in actions if isinstance(action, kind)), None)
+
+
 def parse_line(line: bytes, where: str) -> Action | None:
     """Parse one line of a commit; ``None`` for an action that is not known. Raises `LogCorrupt` naming ``where``.
 
@@ -513,24 +530,24 @@ def check_commit(actions: Sequence[Action], where: str) -> None:
 
     Protocol: *Delta Log Entries* (requirements for writers) and *Add File and Remove File*.
     """
-    of_kind = defaultdict[type, list[Any]](list)
+    by_kind = defaultdict[type, list[Any]](list)
     for action in actions:
-        of_kind[type(action)].append(action)
-    adds, removes = of_kind[Add], of_kind[Remove]
-    _once((action.NAME for action in (*of_kind[Metadata], *of_kind[Protocol])), where)
-    _once((f"txn {action.app_id!r}" for action in of_kind[Txn]), where)
-    _once((f"domainMetadata {action.domain!r}" for action in of_kind[DomainMetadata]), where)
+        by_kind[type(action)].append(action)
+    _once((action.NAME for action in (*by_kind[Metadata], *by_kind[Protocol])), where)
+    _once((f"txn {action.app_id!r}" for action in by_kind[Txn]), where)
+    _once((f"domainMetadata {action.domain!r}" for action in by_kind[DomainMetadata]), where)
+    _check_files(by_kind[Add], by_kind[Remove], where)
+
+
+def _check_files(adds: Sequence[Add], removes: Sequence[Remove], where: str) -> None:
     try:
         added, removed = (dict(action.identity for action in files) for files in (adds, removes))
     except LogCorrupt as error:
         raise LogCorrupt(f"{where}: {error}") from error
-    if len(added) != len(adds):
-        _once((f"add {action.key!r}" for action in adds), where)
-    if len(removed) != len(removes):
-        _once((f"remove {action.key!r}" for action in removes), where)
-    for key in added.keys() & removed.keys():
-        if added[key] == removed[key]:
-            raise LogCorrupt(f"{where}: the file {key!r} is both added and removed in one commit.")
+    if len(added) != len(adds) or len(removed) != len(removes):
+        _once((f"{action.NAME} {action.key!r}" for action in (*adds, *removes)), where)
+    if both := [key for key in added.keys() & removed.keys() if added[key] == removed[key]]:
+        raise LogCorrupt(f"{where}: the file {both[0]!r} is both added and removed in one commit.")
 
 
 def without_rewritten(actions: Sequence[Action]) -> list[Action]:
@@ -538,10 +555,10 @@ def without_rewritten(actions: Sequence[Action]) -> list[Action]:
 
     Writers of 2021 stated the metadata of a file anew so, which is why the add holds, in whichever order the two are.
     """
-    still = [action for action in actions if isinstance(action, _LogicalFile) and not action.data_change]
+    still = [action for action in of_kind(actions, LogicalFile) if not action.data_change]
     try:
-        stated = {action.identity for action in still if isinstance(action, Add)}
-        left_out = {id(action) for action in still if isinstance(action, Remove) and action.identity in stated}
+        stated = {action.identity for action in of_kind(still, Add)}
+        left_out = {id(action) for action in of_kind(still, Remove) if action.identity in stated}
     except LogCorrupt:  # a path that is none: `check_commit` says where
         return list(actions)
     return [action for action in actions if id(action) not in left_out]

@@ -29,36 +29,23 @@ _READER_FEATURES = frozenset(
 )
 """Understood when reading. A shredded variant that an engine cannot put together is refused where it is read."""
 
-_WRITER_FEATURES = frozenset(
-    {
-        "allowColumnDefaults",
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "checkpointProtection",
-        "clustering",
-        "columnMapping",
-        "deletionVectors",
-        "domainMetadata",
-        "generatedColumns",
-        "icebergCompatV1",
-        "icebergCompatV2",
-        "identityColumns",
-        "inCommitTimestamp",
-        "invariants",
-        "materializePartitionColumns",
-        "rowTracking",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "variantShredding",
-        "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
-    }
-)
+_WRITER_FEATURES = _READER_FEATURES | {
+    "allowColumnDefaults",
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "checkpointProtection",
+    "clustering",
+    "domainMetadata",
+    "generatedColumns",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "identityColumns",
+    "inCommitTimestamp",
+    "invariants",
+    "materializePartitionColumns",
+    "rowTracking",
+}
 """Understood when writing. What they ask of rows is in `write_rules`, what they ask of a commit in `transaction`."""
 
 _FIELD_KEYS = {
@@ -176,7 +163,7 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
 
 def implemented_features() -> frozenset[str]:
     """The names of all features that are understood, when reading or when writing."""
-    return _READER_FEATURES | _WRITER_FEATURES
+    return _WRITER_FEATURES
 
 
 def known_feature(name: str) -> str:

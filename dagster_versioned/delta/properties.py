@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import InvalidInput
@@ -24,12 +24,31 @@ _UNITS = {
 _INTERVAL = re.compile(r"(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", re.ASCII)
 
 
+def is_on(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a property that is true or false is true."""
+    return (properties.get(key) or "").lower() == "true"
+
+
 def interval_ms(metadata: "Metadata", key: str) -> int | None:
     """A duration such as ``interval 30 days 12 hours`` in milliseconds; ``None`` where it is unset or unreadable.
 
     Months and years have no fixed length and are unreadable here, as they are to the reference.
     """
     return _milliseconds(metadata.configuration.get(key, ""))
+
+
+def interval(metadata: "Metadata", key: str, default: timedelta) -> timedelta:
+    """The duration that a property says; ``default`` where it is unset or unreadable."""
+    milliseconds = interval_ms(metadata, key)
+    return default if milliseconds is None else timedelta(milliseconds=milliseconds)
+
+
+def earlier(moment: datetime, by: timedelta) -> datetime:
+    """An aware moment so much earlier, but not before there was time."""
+    try:
+        return moment - by
+    except OverflowError:
+        return datetime.min.replace(tzinfo=moment.tzinfo)
 
 
 def _milliseconds(text: str) -> int | None:

@@ -15,7 +15,7 @@ from dagster_versioned.delta.files.file_actions import to_vector
 from dagster_versioned.delta.log.cleanup import require_foreign
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import compute
-from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.properties import earlier, interval
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
@@ -63,17 +63,7 @@ def vacuum(
         raise InvalidInput(f"The time {now} has no zone. Nothing was deleted.")
     require_write(snapshot.protocol, snapshot.metadata)
     require_foreign(snapshot, "vacuuming its files")
-    own = _retention(snapshot)
-    chosen = own if retention is None else retention
-    if chosen < timedelta(0):
-        raise InvalidInput(f"The retention {chosen} is negative. Nothing was deleted.")
-    if chosen < own and not force:
-        raise InvalidInput(
-            f"The retention {chosen} is shorter than the table's, {own}: files that older versions, writers at work or"
-            " long readers need could be deleted. Nothing was deleted. Set delta.deletedFileRetentionDuration, or force"
-            " it where nobody else uses the table."
-        )
-    limit = _earlier(now, chosen)
+    limit = earlier(now, _retention(snapshot, retention, force))
     needed = _needed(store, snapshot, limit)
     starts = tuple(_partition_starts(snapshot))
     seen, doomed = 0, list[ObjectInfo]()
@@ -89,9 +79,18 @@ def vacuum(
     return VacuumReport(tuple(keys), sum(info.size for info in doomed), seen)
 
 
-def _retention(snapshot: Snapshot) -> timedelta:
-    milliseconds = interval_ms(snapshot.metadata, "delta.deletedFileRetentionDuration")
-    return FILE_RETENTION if milliseconds is None else timedelta(milliseconds=milliseconds)
+def _retention(snapshot: Snapshot, asked: timedelta | None, force: bool) -> timedelta:
+    own = interval(snapshot.metadata, "delta.deletedFileRetentionDuration", FILE_RETENTION)
+    chosen = own if asked is None else asked
+    if chosen < timedelta(0):
+        raise InvalidInput(f"The retention {chosen} is negative. Nothing was deleted.")
+    if chosen < own and not force:
+        raise InvalidInput(
+            f"The retention {chosen} is shorter than the table's, {own}: files that older versions, writers at work or"
+            " long readers need could be deleted. Nothing was deleted. Set delta.deletedFileRetentionDuration, or force"
+            " it where nobody else uses the table."
+        )
+    return chosen
 
 
 def _partition_starts(snapshot: Snapshot) -> Iterator[str]:
@@ -99,13 +98,6 @@ def _partition_starts(snapshot: Snapshot) -> Iterator[str]:
     for name in snapshot.partition_columns:
         yield f"{name}="
         yield f"{physical_name(snapshot.schema.field(name), snapshot.column_mapping)}="
-
-
-def _earlier(now: datetime, retention: timedelta) -> datetime:
-    try:
-        return now - retention
-    except OverflowError:  # before there was time
-        return datetime.min.replace(tzinfo=now.tzinfo)
 
 
 def _is_vacuumed(key: str, partition_starts: tuple[str, ...]) -> bool:

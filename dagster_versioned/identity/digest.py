@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity import compiled, siphash
-from dagster_versioned.identity.arrow_views import is_view, nbytes
+from dagster_versioned.identity.arrow_views import is_list, is_view, nbytes
 from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
 
@@ -226,7 +226,7 @@ def type_text(arrow: Any, path: str = "") -> Any:
         return type_text(arrow.value_type, path)
     if types.is_map(arrow):
         return ["map", type_text(arrow.key_type, f"{path}.key"), type_text(arrow.item_type, f"{path}.value")]
-    if _is_list(arrow):
+    if is_list(arrow):
         return ["array", type_text(arrow.value_type, f"{path}.element")]
     if types.is_struct(arrow) and arrow.num_fields:
         return [
@@ -236,16 +236,6 @@ def type_text(arrow: Any, path: str = "") -> Any:
     raise UnsupportedType(
         f"Column {path.removeprefix('.')!r} has the type {arrow}, which has no canonical bytes to digest. "
         "Nothing was written. Cast it to a supported type, or drop it."
-    )
-
-
-def _is_list(arrow: pa.DataType) -> bool:
-    types = pa.types
-    return (
-        types.is_list(arrow)
-        or types.is_large_list(arrow)
-        or types.is_fixed_size_list(arrow)
-        or is_view(arrow, "list", "large_list")
     )
 
 
@@ -547,7 +537,7 @@ def _value_lanes(array: Array, how: _LaneHash) -> _Lanes:
     ragged = _RaggedValues.of(array)
     if types.is_map(arrow):
         return _map_lanes(ragged, _values(array), how)
-    if _is_list(arrow):
+    if is_list(arrow):
         return _list_lanes(ragged, _values(array), how)
     first, second = how.ragged(_bytes(array), ragged, _LANES)
     return first, second
@@ -626,7 +616,7 @@ def _encoded(array: Array) -> Array:
         parts = [_rows_of_bytes(np.column_stack(_decimals(array)))]
     elif types.is_struct(arrow):
         parts = [_encoded(array.field(index)) for index in range(arrow.num_fields)]
-    elif types.is_map(arrow) or _is_list(arrow):
+    elif types.is_map(arrow) or is_list(arrow):
         ragged = _RaggedValues.of(array)
         items = _encoded(ragged.items(_values(array)))
         if types.is_map(arrow):  # whose entries have no order
@@ -703,7 +693,7 @@ class _NodeHash:
         else:
             ragged = _RaggedValues.of(array)
             self._lengths.update(ragged.lengths.view(np.uint8).data)
-            if types.is_map(arrow) or _is_list(arrow):
+            if types.is_map(arrow) or is_list(arrow):
                 items = ragged.items(_values(array))
                 parts = [items.field(0), items.field(1)] if types.is_map(arrow) else [items]
                 for child, part in zip(self._children, parts, strict=True):
@@ -721,7 +711,7 @@ def _child_types(arrow: Any) -> list[Any]:
         return [member.type for member in _fields(arrow)]
     if types.is_map(arrow):
         return [arrow.key_type, arrow.item_type]
-    return [arrow.value_type] if _is_list(arrow) else []
+    return [arrow.value_type] if is_list(arrow) else []
 
 
 def _u64le(number: int) -> bytes:

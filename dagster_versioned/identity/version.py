@@ -37,6 +37,53 @@ _OF_PARENT = {
     **dict.fromkeys(("source", "table", "partition", "version", "data_sha", "environment", "table_id"), str),
     "log_version": int,
 }
+_OF_SOURCE: dict[str, type] = dict.fromkeys(("project", "table", "version_sha"), str)
+_OF_IDENTITY = {
+    "asset_key": list,
+    **dict.fromkeys(("partition", "table_type", "data_sha", "hash_algo"), str),
+    "nrow": int,
+    "schema": dict,
+    "parents": list,
+    "source_lineage": list,
+    "code_version": str,
+    "message": str,
+    "custom": dict,
+}
+_OF_CODE = {
+    "fingerprint": str,
+    "details": str,
+    "opaque": list,
+    "commit": str,
+    "remote": str,
+    "modified": list,
+    "claimed_commit": str,
+}
+_OF_RUN = {
+    "run_id": str,
+    "step_key": str,
+    "attempt": int,
+    **dict.fromkeys(("first_run_id", "code_location", "function"), str),
+    "code": dict,
+}
+_OF_FACTS = {
+    "created_at": str,
+    "writer": dict,
+    "run": dict,
+    "schema_version": int,
+    "kind": str,
+    "parquet_sha": str,
+    "size_bytes": int,
+    "part_count": int,
+    "digest": str,
+    "previous": str,
+    "author": str,
+    "null_counts": list,
+    "added": dict,
+    "promoted_from": str,
+    "computation": dict,
+}
+"""The members of what is stored, in this order, and their JSON types."""
+
 _PART = re.compile(r"[0-9a-f]{64}( [0-9a-f]{64})?")
 _CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCII)
 
@@ -83,19 +130,7 @@ class Parent:
 
     def to_json(self) -> dict[str, Any]:
         """The entry of ``parents``; absent, null and empty members are left out."""
-        return _without_empty(
-            {
-                "source": self.source,
-                "table": self.table,
-                "partition": self.partition,
-                "version": self.version,
-                "data_sha": self.data_sha,
-                "environment": self.environment,
-                "table_id": self.table_id,
-                "log_version": self.log_version,
-            },
-            self.unknown,
-        )
+        return _stored(self, _OF_PARENT, self.unknown)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
@@ -119,14 +154,12 @@ class SourceVersion:
 
     def to_json(self) -> dict[str, Any]:
         """The entry of ``source_lineage``."""
-        return _without_empty(
-            {"project": self.project, "table": self.table, "version_sha": self.version_sha}, self.unknown
-        )
+        return _stored(self, _OF_SOURCE, self.unknown)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse an entry of ``source_lineage``. Raises `InvalidInput`."""
-        known, unknown = _split(members, {"project": str, "table": str, "version_sha": str})
+        known, unknown = _split(members, _OF_SOURCE)
         return cls(**known, unknown=unknown)
 
 
@@ -175,44 +208,12 @@ class Identity:
 
     def to_json(self) -> dict[str, Any]:
         """The identity as it is stored and hashed; absent, null and empty members are left out."""
-        return _without_empty(
-            {
-                "asset_key": list(self.asset_key),
-                "partition": self.partition,
-                "table_type": self.table_type,
-                "data_sha": self.data_sha,
-                "hash_algo": self.hash_algo,
-                "nrow": self.nrow,
-                "schema": dict(self.schema),
-                "parents": [parent.to_json() for parent in self.parents],
-                "source_lineage": [source.to_json() for source in self.source_lineage],
-                "code_version": self.code_version,
-                "message": self.message,
-                "custom": dict(self.custom),
-            },
-            self.unknown,
-        )
+        return _stored(self, _OF_IDENTITY, self.unknown)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse a stored identity, whatever the order of its members. Raises `InvalidInput`."""
-        known, unknown = _split(
-            members,
-            {
-                "asset_key": list,
-                "partition": str,
-                "table_type": str,
-                "data_sha": str,
-                "hash_algo": str,
-                "nrow": int,
-                "schema": dict,
-                "parents": list,
-                "source_lineage": list,
-                "code_version": str,
-                "message": str,
-                "custom": dict,
-            },
-        )
+        known, unknown = _split(members, _OF_IDENTITY)
         known["parents"] = [Parent.from_json(entry) for entry in known.get("parents", ())]
         known["source_lineage"] = [SourceVersion.from_json(entry) for entry in known.get("source_lineage", ())]
         return cls(**known, unknown=unknown)
@@ -231,6 +232,10 @@ class Writer:
 
     def __post_init__(self) -> None:
         _check_texts("a writer", name=self.name, version=self.version)
+
+    def to_json(self) -> dict[str, str]:
+        """The fact ``writer`` as it is stored."""
+        return {"name": self.name, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,24 +263,12 @@ class Code:
 
     def to_json(self) -> dict[str, Any]:
         """The member ``code`` of the fact ``run`` as it is stored."""
-        return _without_empty(
-            {
-                "fingerprint": self.fingerprint,
-                "details": self.details,
-                "opaque": list(self.opaque),
-                "commit": self.commit,
-                "remote": self.remote,
-                "modified": list(self.modified),
-                "claimed_commit": self.claimed_commit,
-            },
-            {},
-        )
+        return _stored(self, _OF_CODE)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse the stored member. Raises `InvalidInput`."""
-        texts = dict.fromkeys(("fingerprint", "details", "commit", "remote", "claimed_commit"), str)
-        known, _ = _split(members, {**texts, "opaque": list, "modified": list})
+        known, _ = _split(members, _OF_CODE)
         return cls(**{"fingerprint": "", **known})
 
 
@@ -328,6 +321,16 @@ class AddedRows:
         _check_texts("added", mode=self.mode, digest=self.digest)
         _check_counts("added", inserted=self.inserted, updated=self.updated, removed=self.removed)
 
+    def to_json(self) -> dict[str, Any]:
+        """The fact ``added`` as it is stored."""
+        counts = {"inserted": self.inserted, "updated": self.updated}
+        return {
+            "mode": self.mode,
+            "digest": self.digest,
+            **counts,
+            **({"removed": self.removed} if self.removed else {}),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Computation:
@@ -343,6 +346,10 @@ class Computation:
                 f"The seconds of a computation must be a number from 0 on, not {self.seconds!r:.100}. Nothing was "
                 "written."
             )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact ``computation`` as it is stored."""
+        return {"key": self.key, "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,63 +405,16 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as they are stored; absent, null and empty members are left out."""
-        return _without_empty(
-            {
-                "created_at": self.created_at,
-                "writer": {"name": self.writer.name, "version": self.writer.version},
-                "run": self.run and self.run.to_json(),
-                "schema_version": self.schema_version,
-                "kind": self.kind,
-                "parquet_sha": self.parquet_sha,
-                "size_bytes": self.size_bytes,
-                "part_count": self.part_count,
-                "digest": self.digest,
-                "previous": self.previous,
-                "author": self.author,
-                "null_counts": list(self.null_counts),
-                "added": self.added
-                and {
-                    "mode": self.added.mode,
-                    "digest": self.added.digest,
-                    "inserted": self.added.inserted,
-                    "updated": self.added.updated,
-                    **({"removed": self.added.removed} if self.added.removed else {}),
-                },
-                "promoted_from": self.promoted_from,
-                "computation": self.computation
-                and {"key": self.computation.key, "seconds": round(self.computation.seconds, 3)},
-            },
-            self.unknown,
-        )
+        return _stored(self, _OF_FACTS, self.unknown)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse stored facts. Raises `InvalidInput`."""
-        known, unknown = _split(
-            members,
-            {
-                "created_at": str,
-                "writer": dict,
-                "run": dict,
-                "schema_version": int,
-                "kind": str,
-                "parquet_sha": str,
-                "size_bytes": int,
-                "part_count": int,
-                "digest": str,
-                "previous": str,
-                "author": str,
-                "null_counts": list,
-                "added": dict,
-                "promoted_from": str,
-                "computation": dict,
-            },
-        )
+        known, unknown = _split(members, _OF_FACTS)
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
         known["writer"] = Writer(**writer)
         if "run" in known:
-            optional = dict.fromkeys(("first_run_id", "code_location", "function"), str)
-            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, **optional, "code": dict})
+            run, _ = _split(known["run"], _OF_RUN)
             code: dict[str, Any] = {"code": Code.from_json(run["code"])} if "code" in run else {}
             known["run"] = Run(**{**run, **code})
         if "added" in known:
@@ -637,14 +597,22 @@ def _sorted_unique(name: str, entries: Iterable[_Entry], kind: type[_Entry]) -> 
     return tuple(unique[key] for key in sorted(unique))
 
 
-def _without_empty(known: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
-    """Known and unknown members in one object, but for ``None``, ``""``, ``[]`` and ``{}``; zero and false stay."""
+def _stored(value: object, members: Iterable[str], unknown: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The members, and those that are not known, but for ``None``, ``""``, ``[]`` and ``{}``; zero and false stay."""
+    known = {name: _json(getattr(value, name)) for name in members}
     return {
-        name: value
-        for members in (known, unknown)
-        for name, value in members.items()
-        if value is not None and value != "" and value != [] and value != {}
+        name: member
+        for name, member in (*known.items(), *(unknown or {}).items())
+        if member is not None and member != "" and member != [] and member != {}
     }
+
+
+def _json(value: Any) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, tuple | list):
+        return [_json(entry) for entry in cast("Sequence[Any]", value)]
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value.to_json()
 
 
 def _split(members: object, types: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]]:

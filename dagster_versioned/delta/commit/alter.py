@@ -6,13 +6,13 @@ reference's names.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Metadata
+from dagster_versioned.delta.actions import Action, Metadata, unlike
 from dagster_versioned.delta.commit.column_path import (
     Path,
     column_path,
@@ -34,7 +34,7 @@ from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
 from dagster_versioned.delta.files.statistics import null_count, num_records
 from dagster_versioned.delta.files.statistics import parse as parse_statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import CHANGE_FEED, require_values
+from dagster_versioned.delta.properties import CHANGE_FEED, is_on, require_values
 from dagster_versioned.delta.schema.clustering import clustering_columns
 from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta.schema.identity_columns import START as IDENTITY_START
@@ -90,7 +90,7 @@ def altered(
         configuration=properties,
         partition_columns=partition_columns or read.partition_columns,
     )
-    actions = [*([] if protocol == read.protocol else [protocol]), metadata, *also]
+    actions = [*unlike(protocol, read.protocol), metadata, *also]
     return Transaction(read, actions, operation, reads, parameters)
 
 
@@ -116,9 +116,9 @@ def set_properties(read: Snapshot, properties: Mapping[str, str]) -> Transaction
     _refuse_late_iceberg(read, configuration)
     schema, configuration = _with_mapping(read, configuration)
     also: list[Action] = []
-    if _on(configuration, CHANGE_FEED):
+    if is_on(configuration, CHANGE_FEED):
         _refuse_change_feed_columns(schema.names)
-    if _on(configuration, ROW_TRACKING) and not read.metadata.is_set(ROW_TRACKING):
+    if is_on(configuration, ROW_TRACKING) and not read.metadata.is_set(ROW_TRACKING):
         configuration = {**new_columns(), **configuration}
         also = list(backfill(read))
     parameters = {"properties": json.dumps(dict(properties), ensure_ascii=False)}
@@ -203,7 +203,7 @@ def _with_mapping(read: Snapshot, configuration: dict[str, str]) -> tuple[Struct
 
 def _refuse_late_iceberg(read: Snapshot, configuration: Mapping[str, str]) -> None:
     """Version 1 of the compatibility promises something of every file, and not only of those to come."""
-    if not _on(configuration, ICEBERG_V1) or 1 in iceberg_compat(read.protocol, read.metadata):
+    if not is_on(configuration, ICEBERG_V1) or 1 in iceberg_compat(read.protocol, read.metadata):
         return
     if read.partition_columns and read.num_files:
         raise InvalidInput(
@@ -224,10 +224,6 @@ def _no_way_back(mode: str) -> InvalidInput:
         f"The table maps its columns by {mode}, and its files can only be read so. Nothing was written. Copy its rows"
         " to a new table to be rid of it."
     )
-
-
-def _on(configuration: Mapping[str, str], key: str) -> bool:
-    return (configuration.get(key) or "").lower() == "true"
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
@@ -309,14 +305,12 @@ def change_type(read: Snapshot, column: Column, kind: pa.DataType | DataType) ->
         raise InvalidInput(f"Iceberg cannot follow {_named(old)} to {_named(new)} of {dotted!r}. Nothing was written.")
     field_path, inside = field_above(read.schema, path)
     _refuse_referenced(read, field_path, "changed")
-    schema = with_type(read.schema, path, lambda _: new)
-    schema = with_fields(
-        schema,
+    return _with_changed(
+        read,
         field_path,
-        lambda field: [replace(field, metadata=with_change(dict(field.metadata), str(old), str(new), inside))],
+        lambda field: replace(field, metadata=with_change(dict(field.metadata), str(old), str(new), inside)),
+        schema=with_type(read.schema, path, lambda _: new),
     )
-    parameters = {"column": json.dumps(field_at(schema, field_path).to_json(), ensure_ascii=False)}
-    return altered(read, "CHANGE COLUMN", parameters, schema=schema)
 
 
 def set_not_null(read: Snapshot, column: Column) -> Transaction:
@@ -338,7 +332,17 @@ def drop_not_null(read: Snapshot, column: Column) -> Transaction:
 
 def _with_nullable(read: Snapshot, path: Path, nullable: bool, reads: Reads) -> Transaction:
     field_at(read.schema, path)
-    schema = with_fields(read.schema, path, lambda field: [replace(field, nullable=nullable)])
+    return _with_changed(read, path, lambda field: replace(field, nullable=nullable), reads)
+
+
+def _with_changed(
+    read: Snapshot,
+    path: Path,
+    change: Callable[[StructField], StructField],
+    reads: Reads = NOTHING,
+    schema: StructType | None = None,
+) -> Transaction:
+    schema = with_fields(schema or read.schema, path, lambda field: [change(field)])
     parameters = {"column": json.dumps(field_at(schema, path).to_json(), ensure_ascii=False)}
     return altered(read, "CHANGE COLUMN", parameters, schema=schema, reads=reads)
 
@@ -362,13 +366,11 @@ def drop_default(read: Snapshot, column: Column) -> Transaction:
 
 
 def _with_metadata(read: Snapshot, path: Path, new: Mapping[str, str]) -> Transaction:
-    def changed(field: StructField) -> list[StructField]:
+    def changed(field: StructField) -> StructField:
         kept = {key: value for key, value in field.metadata.items() if key != DEFAULT}
-        return [replace(field, metadata={**kept, **new})]
+        return replace(field, metadata={**kept, **new})
 
-    schema = with_fields(read.schema, path, changed)
-    parameters = {"column": json.dumps(field_at(schema, path).to_json(), ensure_ascii=False)}
-    return altered(read, "CHANGE COLUMN", parameters, schema=schema)
+    return _with_changed(read, path, changed)
 
 
 def _require_no_null(read: Snapshot, path: Path) -> None:

@@ -1,10 +1,8 @@
 """Choosing the columns by which the rows of a table lie together. Protocol: *Clustered Table*."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,17 +12,15 @@ from dagster_versioned.delta.commit.alter import Column, altered
 from dagster_versioned.delta.commit.column_path import Path, found_path, type_at
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED
 from dagster_versioned.delta.commit.transaction import Transaction
-from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.file_actions import to_adds
-from dagster_versioned.delta.files.statistics import known, null_count, of_column, to_json, with_column
+from dagster_versioned.delta.files.statistics import known, null_count, of_column, read_footer, to_json, with_column
+from dagster_versioned.delta.log.commits import in_parallel
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain, is_clusterable
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_path, stored_leaf
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-
-_READERS = 16
 
 
 def cluster_by(read: Snapshot, store: ObjectStore, columns: Sequence[Column]) -> Transaction:
@@ -69,8 +65,7 @@ def with_statistics(
     """
     physical = [physical_path(schema, path, mapping) for path in paths]
     lacking = [add for add in adds if any(null_count(known(add.stats), path) is None for path in physical)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(partial(_with_statistics, store, schema, mapping, paths), lacking))
+    return in_parallel(partial(_with_statistics, store, schema, mapping, paths), lacking)
 
 
 def _with_statistics(
@@ -97,10 +92,7 @@ def _with_statistics(
 
 def _footer(store: ObjectStore, add: Add) -> pq.FileMetaData:
     try:
-        tail = store.get_range(add.key, max(add.size - 8, 0), 8)  # a Parquet file ends with the length of its footer
-        length = int.from_bytes(tail[:4], "little") + 8
-        footer: Any = arrow_reader(store.get_range(add.key, max(add.size - length, 0), length))
-        return pq.read_metadata(footer)
+        return read_footer(store, add.key, add.size)
     except (pa.ArrowException, OSError, ObjectNotFound) as error:
         raise IntegrityError(
             f"The footer of {add.path!r}, in which statistics are looked up, cannot be read ({error}). Nothing was"

@@ -12,7 +12,18 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata, Protocol, Remove, Txn
+from dagster_versioned.delta.actions import (
+    Action,
+    Add,
+    Cdc,
+    DomainMetadata,
+    LogicalFile,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    of_kind,
+)
 from dagster_versioned.delta.features import reader_features, writer_features
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.log.commits import Commit
@@ -107,9 +118,10 @@ def isolation(intent: Intent) -> Isolation:
     """
     wanted = intent.read.metadata.configuration.get("delta.isolationLevel", "") if intent.read else ""
     level: Isolation = "WriteSerializable" if wanted.casefold() == "writeserializable" else "Serializable"
-    files = [action for action in intent.actions if isinstance(action, Add | Remove | Cdc)]
-    changed = any(action.data_change for action in files if not isinstance(action, Cdc))
-    if len(files) == len(intent.actions) and not changed and (files or level == "Serializable"):
+    files = of_kind(intent.actions, LogicalFile)
+    only_files = len(files) + len(of_kind(intent.actions, Cdc)) == len(intent.actions)
+    changed = any(action.data_change for action in files)
+    if only_files and not changed and (intent.actions or level == "Serializable"):
         return "SnapshotIsolation"
     return level
 
@@ -257,14 +269,14 @@ def _stripped(value: Any, ignored: Collection[str]) -> Any:
 
 
 def _names(intent: Intent, winner: Commit) -> Iterator[tuple[Rule, str]]:
-    app_ids = intent.reads.app_ids | {action.app_id for action in intent.actions if isinstance(action, Txn)}
+    app_ids = intent.reads.app_ids | {action.app_id for action in of_kind(intent.actions, Txn)}
     for txn in winner.txns:
         if txn.app_id in app_ids:
             yield "txn", f"the application {txn.app_id!r} committed version {txn.version} of its own"
-    written = {action.domain for action in intent.actions if isinstance(action, DomainMetadata)}
-    exclusive = {domain for domain in written if not domain.startswith(intent.shared_domains)}
+    written = {action.domain for action in of_kind(intent.actions, DomainMetadata)}
+    exclusive = {domain for domain in written if not domain.startswith(intent.shared_domains)} | intent.reads.domains
     for domain in winner.domains:
-        if domain.domain in exclusive | intent.reads.domains:
+        if domain.domain in exclusive:
             yield "domain", f"the metadata domain {domain.domain!r} was changed"
 
 
@@ -272,7 +284,7 @@ def _names(intent: Intent, winner: Commit) -> Iterator[tuple[Rule, str]]:
 
 
 def _same_files(intent: Intent, winner: Commit) -> Iterator[tuple[Rule, str]]:
-    ours = {action.key for action in intent.actions if isinstance(action, Add | Remove)}
+    ours = {action.key for action in of_kind(intent.actions, LogicalFile)}
     for action in (*winner.adds, *winner.removes):
         if action.key in ours:
             yield "same file", f"the file {action.key!r} was {'added' if isinstance(action, Add) else 'removed'}"

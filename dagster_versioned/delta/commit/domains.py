@@ -1,6 +1,6 @@
 """Named texts that a table keeps for programs, beside its rows. Protocol: *Domain Metadata*."""
 
-from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.actions import DomainMetadata, unlike
 from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
 from dagster_versioned.delta.commit.transaction import Transaction
@@ -21,7 +21,7 @@ def set_domain(read: Snapshot, domain: str, configuration: str) -> Transaction:
         )
     properties = {**read.metadata.configuration, f"{ASKED}domainMetadata": "supported"}
     protocol = protocol_with(read.protocol, properties, read.schema)
-    actions = [*([] if protocol == read.protocol else [protocol]), DomainMetadata(domain, configuration)]
+    actions = [*unlike(protocol, read.protocol), DomainMetadata(domain, configuration)]
     return Transaction(read, actions, "SET DOMAIN METADATA", NOTHING, {"domain": domain})
 
 

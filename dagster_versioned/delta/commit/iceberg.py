@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-from dagster_versioned.delta.actions import Action, Add, Metadata, Protocol
+from dagster_versioned.delta.actions import Action, Add, Metadata, Protocol, of_kind
 from dagster_versioned.delta.features import column_mapping, writer_features
 from dagster_versioned.delta.files.statistics import num_records
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
@@ -75,11 +75,11 @@ def _of_table(versions: frozenset[int], protocol: Protocol, metadata: Metadata) 
 
 
 def _of_files(actions: Sequence[Action]) -> Iterator[str]:
-    for action in actions:
-        if isinstance(action, Add) and action.deletion_vector:
-            yield f"{action.path!r} has a deletion vector"
-        if isinstance(action, Add) and num_records(action.stats) is None:
-            yield f"the statistics of {action.path!r} do not say how many rows it has"
+    for add in of_kind(actions, Add):
+        if add.deletion_vector:
+            yield f"{add.path!r} has a deletion vector"
+        if num_records(add.stats) is None:
+            yield f"the statistics of {add.path!r} do not say how many rows it has"
 
 
 def _of_type(data_type: DataType, path: str, *, nests: bool, nested: "_NestedPlace | None" = None) -> Iterator[str]:

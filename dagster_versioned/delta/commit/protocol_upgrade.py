@@ -76,7 +76,7 @@ def protocol_with(protocol: Protocol, properties: Mapping[str, str], schema: Str
     had = reader_features(protocol) | writer_features(protocol)
     reader, writer = (_asked_version(properties, key, most) for key, most in ((MIN_READER, 3), (MIN_WRITER, 7)))
     reader, writer = max(reader, protocol.min_reader_version), max(writer, protocol.min_writer_version)
-    needed = set(_needed(properties, schema))
+    needed = {*_of_properties(properties), *_of_schema(schema)}
     needed |= {other for name in needed for other in _WITH.get(name, ())}
     needed -= {name for name in _PREVIEWS if f"{name}-preview" in had}
     if writer < 7:
@@ -124,7 +124,7 @@ def _asked_version(properties: Mapping[str, str], key: str, most: int) -> int:
     return int(text)
 
 
-def _needed(properties: Mapping[str, str], schema: StructType) -> Iterator[str]:
+def _of_properties(properties: Mapping[str, str]) -> Iterator[str]:
     for key, value in properties.items():
         if key.startswith("delta.constraints."):
             yield "checkConstraints"
@@ -136,6 +136,9 @@ def _needed(properties: Mapping[str, str], schema: StructType) -> Iterator[str]:
             if value.lower() not in ("supported", "enabled"):
                 raise InvalidInput(f"{key} is {value!r:.50}; it can only be 'supported'. Nothing was written.")
             yield known_feature(key.removeprefix(ASKED))
+
+
+def _of_schema(schema: StructType) -> Iterator[str]:
     for part in parts_of(schema):
         if not part.nullable and not part.is_inside:  # where a NOT NULL is enforced
             yield "invariants"

@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, unlike
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.commit.transaction import Transaction, now_ms
 from dagster_versioned.delta.features import merge_protocol, writer_features
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import identities, to_adds
+from dagster_versioned.delta.log.commits import in_parallel
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
@@ -21,8 +21,6 @@ from dagster_versioned.delta.schema.identity_columns import identity_columns, is
 from dagster_versioned.delta.schema.mapped_columns import MAX_ID
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-
-_READERS = 16
 
 _STAYS = (
     "delta.enableInCommitTimestamps",
@@ -55,15 +53,14 @@ def restore(store: ObjectStore, read: Snapshot, target: Snapshot, *, parameters:
     protocol = merge_protocol(read.protocol, target.protocol)
     metadata = _restored(read, target)
     actions: list[Action] = [
-        *([] if protocol == read.protocol else [protocol]),
-        *([] if metadata == read.metadata else [metadata]),
+        *unlike(protocol, read.protocol),
+        *unlike(metadata, read.metadata),
         *_domains(read, target),
         *removes,
         *adds,
     ]
-    kept = target.size_bytes
     metrics = {
-        "tableSizeAfterRestore": kept,
+        "tableSizeAfterRestore": target.size_bytes,
         "numOfFilesAfterRestore": target.num_files,
         "numRemovedFiles": len(removes),
         "numRestoredFiles": len(adds),
@@ -94,8 +91,7 @@ def _require_present(store: ObjectStore, adds: Iterable[Add]) -> None:
         return False
 
     ordered = sorted(keys)
-    with ThreadPoolExecutor(_READERS) as pool:
-        lost = [key for key, absent in zip(ordered, pool.map(missing, ordered), strict=True) if absent]
+    lost = [key for key, absent in zip(ordered, in_parallel(missing, ordered), strict=True) if absent]
     if lost:
         raise IntegrityError(
             f"{len(lost)} of {len(ordered)} files that would come back are not there any more, such as {lost[0]!r}:"
@@ -110,15 +106,11 @@ def _restored(read: Snapshot, target: Snapshot) -> Metadata:
         marks = [read.metadata.configuration[MAX_ID], configuration.get(MAX_ID, "0")]
         configuration[MAX_ID] = max(marks, key=int)
     metadata = replace(target.metadata, configuration=configuration, id=read.metadata.id)
-    if not any(is_identity(field) for field in target.schema.fields):
+    if not any(map(is_identity, target.schema.fields)):
         return metadata
-    now = identity_columns(read.schema)
-    marks = {
-        name: now[name].high_water
-        for name in identity_columns(target.schema)
-        if name in now and now[name].high_water is not None
-    }
-    return with_high_water_marks(metadata, {name: mark for name, mark in marks.items() if mark is not None})
+    now, back = identity_columns(read.schema), identity_columns(target.schema)
+    reached = {name: column.high_water for name, column in now.items() if name in back}
+    return with_high_water_marks(metadata, {name: mark for name, mark in reached.items() if mark is not None})
 
 
 def _domains(read: Snapshot, target: Snapshot) -> list[Action]:

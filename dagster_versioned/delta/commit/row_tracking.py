@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, LogicalFile, Metadata, Remove, of_kind
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.statistics import num_records
 from dagster_versioned.delta.log.snapshot import Snapshot
@@ -92,7 +92,7 @@ def with_row_ids(actions: Sequence[Action], read: Snapshot | None, version: int)
     before = high_water_mark(read.domains if read else {})
     kept = _kept(actions, read)
     given = [_with_kept(action, kept) if isinstance(action, Add | Remove) else action for action in actions]
-    mark = max([before, *(_last_id(action) for action in given if isinstance(action, Add))])
+    mark = max([before, *map(_last_id, of_kind(given, Add))])
     result: list[Action] = []
     for action in given:
         if isinstance(action, Add):
@@ -163,7 +163,7 @@ def require_ids(snapshot: Snapshot | None, actions: Sequence[Action]) -> None:
     """Raise `InvalidInput` where a live file that ``actions`` leave in place has no row ids."""
     if snapshot is None:
         return
-    touched = [action.key for action in actions if isinstance(action, Add | Remove)]
+    touched = [action.key for action in of_kind(actions, LogicalFile)]
     files = snapshot.files.filter(compute.is_null(snapshot.files["baseRowId"]))
     left = files.filter(compute.invert(compute.is_in(files["key"], value_set=pa.array(touched, pa.string()))))
     if left.num_rows:

@@ -56,6 +56,7 @@ escape interval dec numeric character varchar any all some
 """
 _BEFORE_PARENTHESES = frozenset(_WORDS.split())
 _QUERIES = frozenset({"from", "table", "values", "with"})
+_LITERALS = frozenset({"STRING", "NUMBER", "NATIONAL_STRING", "RAW_STRING", "BYTE_STRING", "HEX_STRING"})
 _SESSION = frozenset({"current_user", "session_user"})
 
 
@@ -114,20 +115,22 @@ def _refused(sql: str, functions: frozenset[str]) -> Iterator[str]:
         yield "a variable ${…}"
     before = ""
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        text, quoted = token.text, token.token_type.name == "IDENTIFIER"
-        word = text.casefold()
-        if token.token_type.name in ("STRING", "NUMBER", "NATIONAL_STRING", "RAW_STRING", "BYTE_STRING", "HEX_STRING"):
-            word = ""
-        is_name = quoted or word.replace("_", "").isalnum()
-        if not quoted and (word in ("select", "using") or (word in _QUERIES and before == "(")):
-            yield "a query"
-        elif is_name and following is not None and following.token_type.name == "L_PAREN":
-            known = word in functions or (not quoted and word in _BEFORE_PARENTHESES)
-            if before == "." or not known:
-                yield f"the function {text}"
-        elif not quoted and word in _SESSION - functions and before != ".":
-            yield text
-        before = word
+        calls = following is not None and following.token_type.name == "L_PAREN"
+        if refused := _refused_token(token, before, calls, functions):
+            yield refused
+        before = "" if token.token_type.name in _LITERALS else token.text.casefold()
+
+
+def _refused_token(token: Any, before: str, calls: bool, functions: frozenset[str]) -> str | None:
+    """What is not admitted of a token behind a word; ``calls``: whether a parenthesis follows."""
+    quoted = token.token_type.name == "IDENTIFIER"
+    word = "" if token.token_type.name in _LITERALS else token.text.casefold()
+    if not quoted and (word in ("select", "using") or (word in _QUERIES and before == "(")):
+        return "a query"
+    if calls and (quoted or word.replace("_", "").isalnum()):
+        known = word in functions or (not quoted and word in _BEFORE_PARENTHESES)
+        return None if known and before != "." else f"the function {token.text}"
+    return token.text if not quoted and word in _SESSION - functions and before != "." else None
 
 
 @cache

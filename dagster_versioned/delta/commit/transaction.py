@@ -17,6 +17,8 @@ from dagster_versioned.delta.actions import (
     Remove,
     check_commit,
     encode_action,
+    first_of,
+    of_kind,
 )
 from dagster_versioned.delta.commit.conflicts import (
     WHOLE_TABLE,
@@ -160,13 +162,13 @@ class Transaction:
         if self._tracks_rows and (self.read is None or not self.read.metadata.is_set(ENABLED)):
             require_trackable(metadata, physical_schema(schema, mapping).names)
             require_ids(self.read, self.actions)
-        if CommitInfo in {type(action) for action in self.actions}:
+        if of_kind(self.actions, CommitInfo):
             raise InvalidInput("commitInfo is given by `commit_info`, not among the actions. Nothing was written.")
 
     @property
     def protocol(self) -> Protocol:
         """The table's protocol once this is committed."""
-        given = next((action for action in self.actions if isinstance(action, Protocol)), None)
+        given = first_of(self.actions, Protocol)
         if given is None and self.read is None:
             raise InvalidInput("A table is created with a protocol action, and there is none. Nothing was written.")
         return given or self.read.protocol  # pyright: ignore[reportOptionalMemberAccess]
@@ -174,7 +176,7 @@ class Transaction:
     @property
     def metadata(self) -> Metadata:
         """The table's metadata once this is committed."""
-        given = next((action for action in self.actions if isinstance(action, Metadata)), None)
+        given = first_of(self.actions, Metadata)
         if given is None and self.read is None:
             raise InvalidInput("A table is created with a metaData action, and there is none. Nothing was written.")
         return given or self.read.metadata  # pyright: ignore[reportOptionalMemberAccess]
@@ -258,24 +260,15 @@ class Transaction:
 
     def _moves_no_row(self) -> str:
         """Whether surely no row was updated or copied; who preserved ids says so in ``commit_info``."""
-        adds = {action.key for action in self.actions if isinstance(action, Add)}
-        removes = {action.key for action in self.actions if isinstance(action, Remove)}
+        adds = {action.key for action in of_kind(self.actions, Add)}
+        removes = {action.key for action in of_kind(self.actions, Remove)}
         return "true" if adds <= removes or not removes else "false"
 
     def _check_files(self, columns: set[str], features: frozenset[str]) -> None:
         append_only = self.metadata.is_set("delta.appendOnly")
         for action in self.actions:
             if isinstance(action, Add) and action.deletion_vector:
-                if "deletionVectors" not in features:
-                    raise InvalidInput(
-                        f"The file {action.path!r} has a deletion vector, which needs the feature deletionVectors; the"
-                        " table's protocol does not list it. Nothing was written."
-                    )
-                if num_records(action.stats) is None:
-                    raise InvalidInput(
-                        f"The file {action.path!r} has a deletion vector, so its statistics must say how many rows it"
-                        " has. Nothing was written."
-                    )
+                _require_vectors(action, features)
             if isinstance(action, Add | Cdc):
                 confined_key(action.path)
                 if set(action.partition_values) != columns:
@@ -300,34 +293,10 @@ class Transaction:
             require_one_layout(protocol, metadata)
         before = _names(read.schema, read.column_mapping) if read else set[str]()
         refuse_id_columns(metadata, before, _names(schema, column_mapping(protocol, metadata)))
-        has = reader_features(protocol) | writer_features(protocol)
-        needed = protocol_with(protocol, metadata.configuration, schema)
-        if missing := (reader_features(needed) | writer_features(needed)) - has:
-            raise InvalidInput(
-                f"The table's schema and properties need {', '.join(sorted(missing))}, which its protocol lacks."
-                " Nothing was written. `protocol_upgrade.protocol_with` says which protocol has it."
-            )
-        had = reader_features(read.protocol) | writer_features(read.protocol) if read else frozenset[str]()
-        if lost := had - has - self._without_traces(read):
-            raise InvalidInput(
-                f"The new protocol lacks {', '.join(sorted(lost))}, which the table has. Nothing was written."
-            )
-
-    def _without_traces(self, read: Snapshot | None) -> frozenset[str]:
-        """The features that the protocol may lose: nothing in the table is left of them."""
-        if read is None or read.metadata.is_set(_STAMPED):
-            return frozenset()
-        domains = read.domains
-        return frozenset(
-            {
-                "inCommitTimestamp",
-                *(() if domains else ("domainMetadata",)),
-                *(name for domain, name in _SYSTEM_DOMAINS.items() if domain not in domains),
-            }
-        )
+        _require_features(read, protocol, metadata, schema)
 
     def _check_domains(self, protocol: Protocol) -> None:
-        domains = [action.domain for action in self.actions if isinstance(action, DomainMetadata)]
+        domains = [action.domain for action in of_kind(self.actions, DomainMetadata)]
         features = writer_features(protocol)
         if domains and "domainMetadata" not in features:
             raise InvalidInput(
@@ -337,6 +306,43 @@ class Transaction:
         for domain in domains:
             if domain.startswith("delta.") and _SYSTEM_DOMAINS.get(domain) not in features:
                 raise InvalidInput(f"The metadata domain {domain!r} belongs to the protocol. Nothing was written.")
+
+
+def _require_vectors(add: Add, features: frozenset[str]) -> None:
+    if "deletionVectors" not in features:
+        raise InvalidInput(
+            f"The file {add.path!r} has a deletion vector, which needs the feature deletionVectors; the"
+            " table's protocol does not list it. Nothing was written."
+        )
+    if num_records(add.stats) is None:
+        raise InvalidInput(
+            f"The file {add.path!r} has a deletion vector, so its statistics must say how many rows it"
+            " has. Nothing was written."
+        )
+
+
+def _require_features(read: Snapshot | None, protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
+    """Raise `InvalidInput` for a protocol that lacks what schema and properties need, or what the table has."""
+    has = reader_features(protocol) | writer_features(protocol)
+    needed = protocol_with(protocol, metadata.configuration, schema)
+    if missing := (reader_features(needed) | writer_features(needed)) - has:
+        raise InvalidInput(
+            f"The table's schema and properties need {', '.join(sorted(missing))}, which its protocol lacks."
+            " Nothing was written. `protocol_upgrade.protocol_with` says which protocol has it."
+        )
+    had = reader_features(read.protocol) | writer_features(read.protocol) if read else frozenset[str]()
+    if lost := had - has - _without_traces(read):
+        raise InvalidInput(
+            f"The new protocol lacks {', '.join(sorted(lost))}, which the table has. Nothing was written."
+        )
+
+
+def _without_traces(read: Snapshot | None) -> frozenset[str]:
+    """The features that the protocol may lose: nothing in the table is left of them."""
+    if read is None or read.metadata.is_set(_STAMPED):
+        return frozenset()
+    unused = {name for domain, name in _SYSTEM_DOMAINS.items() if domain not in read.domains}
+    return frozenset({"inCommitTimestamp", *unused, *(() if read.domains else ("domainMetadata",))})
 
 
 def _dated(metadata: Metadata, version: int, stamp: int) -> Metadata:

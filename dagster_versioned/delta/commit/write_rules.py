@@ -133,7 +133,10 @@ def require_enforceable(protocol: Protocol, schema: StructType) -> None:
                     f"{'.'.join(part.path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
                     " enforced yet, so the table cannot be written. Nothing was written. Use a program that does."
                 )
-    generated = _expressions(schema, _GENERATED) if "generatedColumns" in features else {}
+    _refuse_chained(_expressions(schema, _GENERATED) if "generatedColumns" in features else {})
+
+
+def _refuse_chained(generated: Mapping[str, str]) -> None:
     for name, sql in generated.items():
         named = {part.casefold() for path in named_columns(sql) for part in path[:1]}
         for other in generated:

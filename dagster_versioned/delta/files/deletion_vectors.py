@@ -131,13 +131,20 @@ def with_vector(add: Add, vector: DeletionVector, num_records: int) -> Add:
 
 def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
     """The object key of the file that a vector of storage type ``u`` or ``p`` is in. Raises as `deleted_rows`."""
+    return _named_key(vector, of) if vector.storage_type == "u" else _placed_key(store, vector, of)
+
+
+def _named_key(vector: DeletionVector, of: str) -> str:
     name = vector.path_or_inline_dv
-    if vector.storage_type == "u":
-        prefix, encoded = name[:-_UUID_LENGTH], name[-_UUID_LENGTH:]
-        raw = z85_decode(encoded) if len(encoded) == _UUID_LENGTH else None
-        if raw is None or prefix in (".", "..") or any(character in prefix for character in "/\\\0"):
-            raise _senseless(vector, of, "its path is no prefix and Base85 UUID")
-        return f"{prefix}/" * bool(prefix) + f"deletion_vector_{UUID(bytes=raw)}.bin"
+    prefix, encoded = name[:-_UUID_LENGTH], name[-_UUID_LENGTH:]
+    raw = z85_decode(encoded) if len(encoded) == _UUID_LENGTH else None
+    if raw is None or prefix in (".", "..") or any(character in prefix for character in "/\\\0"):
+        raise _senseless(vector, of, "its path is no prefix and Base85 UUID")
+    return f"{prefix}/" * bool(prefix) + _file_key(UUID(bytes=raw))
+
+
+def _placed_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
+    name = vector.path_or_inline_dv
     root, path = _plain(store.uri), _plain(decode_path(name))
     if not path.startswith(f"{root.rstrip('/')}/"):
         if path.startswith("/") or cloud_uri(path):

@@ -402,11 +402,8 @@ def _of_number(tree: Tree, data_type: str) -> tuple[Value, Value] | None:
     if data_type not in _INTEGERS | {"float", "double"} and decimal_of(data_type) is None:
         return None
     # Engines differ in the type that two numbers are compared in: what any of them may make of it lies in between.
-    try:
-        around = float(number)
-    except OverflowError:
-        return None
-    if not isfinite(around):
+    around = _double(number)
+    if around is None:
         return None
     if _is_one_double(number, data_type):
         return around, around
@@ -417,6 +414,14 @@ def _of_number(tree: Tree, data_type: str) -> tuple[Value, Value] | None:
         low = min(low, float(np.nextafter(single, np.float32(-inf))))
         high = max(high, float(np.nextafter(single, np.float32(inf))))
     return low, high
+
+
+def _double(number: int | Decimal | float) -> float | None:
+    try:
+        around = float(number)
+    except OverflowError:
+        return None
+    return around if isfinite(around) else None
 
 
 def _is_one_double(number: int | Decimal | float, data_type: str) -> bool:

@@ -6,7 +6,7 @@ statistics say that no row can match, and statistics are used for nothing else: 
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -35,7 +35,7 @@ from dagster_versioned.delta.files.predicate import (
     Value,
     paths_of,
 )
-from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects
+from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects, nested_type
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_name
 from dagster_versioned.delta.schema.types import DataType, StructType, decimal_of, type_to_arrow
@@ -458,24 +458,10 @@ def _read_json(lines: Any, leaves: Sequence[_Leaf]) -> pa.Table:
 
 
 def _stats_schema(leaves: Sequence[_Leaf]) -> pa.Schema:
-    def member(kind: Callable[[_Leaf], pa.DataType]) -> pa.DataType:
-        return _nested([(leaf.path, kind(leaf)) for leaf in leaves])
-
-    kinds: list[Callable[[_Leaf], pa.DataType]] = [
-        lambda leaf: leaf.parsed,
-        lambda leaf: leaf.parsed,
-        lambda leaf: pa.int64(),
-    ]
-    fields = [pa.field(name, member(kind)) for name, kind in zip(_MEMBERS, kinds, strict=True)]
-    return pa.schema([pa.field("numRecords", pa.int64()), *fields])
-
-
-def _nested(leaves: Collection[tuple[Path, pa.DataType]]) -> pa.DataType:
-    members: dict[str, list[tuple[Path, pa.DataType]]] = {}
-    for path, kind in leaves:
-        members.setdefault(path[0], []).append((path[1:], kind))
-    fields = [pa.field(name, inner[0][1] if not inner[0][0] else _nested(inner)) for name, inner in members.items()]
-    return pa.struct(fields)
+    bounds = nested_type({leaf.path: leaf.parsed for leaf in leaves})
+    counts = nested_type({leaf.path: pa.int64() for leaf in leaves})
+    members = zip(_MEMBERS, (bounds, bounds, counts), strict=True)
+    return pa.schema([pa.field("numRecords", pa.int64()), *(pa.field(name, kind) for name, kind in members)])
 
 
 def _member(table: pa.Table, member: str, path: Path) -> Any:

@@ -11,14 +11,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType
 from dagster_versioned.errors import InvalidInput, LogCorrupt
+
+if TYPE_CHECKING:
+    from dagster_versioned.storage.object_store import ObjectStore
 
 INDEXED_COLUMNS = 32
 """The protocol's reference collects statistics for this many leaf columns; ``delta.dataSkippingNumIndexedCols``."""
@@ -82,6 +88,14 @@ def from_parquet_metadata(
     return found
 
 
+def read_footer(store: "ObjectStore", key: str, size: int) -> pq.FileMetaData:
+    """What the footer of a Parquet file says, in two requests: it ends with the length of its footer."""
+    tail = store.get_range(key, max(size - 8, 0), 8)
+    length = int.from_bytes(tail[:4], "little") + 8
+    footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
+    return pq.read_metadata(footer)
+
+
 def of_column(metadata: pq.FileMetaData, path: Path, primitive: str, column: int | None) -> dict[str, Any]:
     """The statistics of one leaf column of a file, called ``path``; ``None``: the file lacks it, so it is all null."""
     if column is None or not metadata.num_rows:
@@ -118,15 +132,19 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     rows = [int(part["numRecords"]) for part in given]
     nulls = [dict(_flat(part.get("nullCount", {}))) for part in given]
     lows, highs = ([dict(_flat(part.get(member, {}))) for part in given] for member in ("minValues", "maxValues"))
-    merged: dict[str, Any] = {
+    return {
         "numRecords": sum(rows),
         "minValues": _merge_bounds(lows, rows, nulls, min),
         "maxValues": _merge_bounds(highs, rows, nulls, max),
-        "nullCount": {},
+        "nullCount": _merge_counts(nulls),
     }
-    for path in dict.fromkeys(path for null in nulls for path in null):
+
+
+def _merge_counts(nulls: Sequence[Mapping[Path, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for path in dict.fromkeys(chain.from_iterable(nulls)):
         if all(path in null for null in nulls):
-            _nest(merged["nullCount"], path, sum(null[path] for null in nulls))
+            _nest(merged, path, sum(null[path] for null in nulls))
     return merged
 
 
@@ -138,7 +156,7 @@ def _merge_bounds(
 ) -> dict[str, Any]:
     """The bounds of several files taken together, of those columns that each of them bounds or has no value of."""
     merged: dict[str, Any] = {}
-    for path in dict.fromkeys(path for bound in bounds for path in bound):
+    for path in dict.fromkeys(chain.from_iterable(bounds)):
         values = [bound[path] for bound in bounds if path in bound]
         if {} in values:
             _reach(merged, (*path, ""))
@@ -176,6 +194,16 @@ def parse(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LogCorrupt(f"The statistics {text!r:.100} are not a JSON object.")
     return cast("dict[str, Any]", value)
+
+
+def nested_type(leaves: Mapping[Path, pa.DataType]) -> pa.DataType:
+    """The type of a struct with these leaves, by their paths."""
+    if () in leaves:
+        return leaves[()]
+    names = dict.fromkeys(path[0] for path in leaves)
+    return pa.struct(
+        [(name, nested_type({path[1:]: kind for path, kind in leaves.items() if path[0] == name})) for name in names]
+    )
 
 
 def are_objects(texts: Any) -> bool:

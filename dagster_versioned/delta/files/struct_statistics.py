@@ -5,7 +5,7 @@ is not of its type, is left out: a statistic that is not there means "not known"
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
-from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects, parse
+from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects, nested_type, parse
 from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
 from dagster_versioned.errors import LogCorrupt
@@ -35,9 +35,9 @@ def statistics_type(schema: StructType, leaves: Sequence[Path], *, tight_bounds:
     bounds = {leaf: type_to_arrow(kind) for leaf, kind in types.items() if _is_ordered(kind)}
     members: list[tuple[str, pa.DataType]] = [("numRecords", pa.int64())]
     if bounds:
-        members += [("minValues", _nested(bounds)), ("maxValues", _nested(bounds))]
+        members += [("minValues", nested_type(bounds)), ("maxValues", nested_type(bounds))]
     if types:
-        members.append(("nullCount", _nested(dict.fromkeys(types, pa.int64()))))
+        members.append(("nullCount", nested_type(dict.fromkeys(types, pa.int64()))))
     if tight_bounds:
         members.append(("tightBounds", pa.bool_()))
     return pa.struct(members)
@@ -50,15 +50,6 @@ def _leaf_type(schema: StructType, path: Path) -> DataType:
 
 def _is_ordered(data_type: DataType) -> bool:
     return isinstance(data_type, str) and (data_type in _ORDERED or data_type.startswith("decimal"))
-
-
-def _nested(leaves: Mapping[Path, pa.DataType]) -> pa.DataType:
-    if () in leaves:
-        return leaves[()]
-    names = dict.fromkeys(path[0] for path in leaves)
-    return pa.struct(
-        [(name, _nested({path[1:]: kind for path, kind in leaves.items() if path[0] == name})) for name in names]
-    )
 
 
 # --- texts to structs ------------------------------------------------------------------------------------------------

@@ -85,15 +85,7 @@ def plan_changes(
     """
     if newest is None and (isinstance(first, datetime) or isinstance(last, datetime)):
         newest = load_snapshot(store)
-    version = newest.version if newest else list_log(store).version
-    end = version if last is None else _last(store, newest, last)
-    start = _first(store, newest, first)
-    if start > version or end > version:
-        raise VersionNotFound(
-            f"{store.uri} has no version {max(start, end)}: the newest is {version}. Nothing was read."
-        )
-    if not 0 <= start <= end:
-        raise InvalidInput(f"There are no versions from {start} to {end}. Nothing was read.")
+    start, end = _range(store, first, last, newest)
     at_start = newest if newest is not None and newest.version == start else load_snapshot(store, start)
     try:
         commits = read_commits(store, start, end)
@@ -103,9 +95,7 @@ def plan_changes(
             " read."
         ) from error
     at_end = at_start.advance(commits[1:])
-    if taken := {field.name for field in FEED} & {name.lower() for name in at_end.schema.names}:
-        raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
-    _require_feed(at_start, commits)
+    _require_feed(at_start, at_end.schema, commits)
     _require_readable(at_start, at_end, commits)
     _require_none_back(store, at_start, commits)
     reach = reach_of(store)
@@ -114,6 +104,21 @@ def plan_changes(
 
 
 # --- the range -------------------------------------------------------------------------------------------------------
+
+
+def _range(
+    store: ObjectStore, first: int | datetime, last: int | datetime | None, newest: Snapshot | None
+) -> tuple[int, int]:
+    version = newest.version if newest else list_log(store).version
+    end = version if last is None else _last(store, newest, last)
+    start = _first(store, newest, first)
+    if start > version or end > version:
+        raise VersionNotFound(
+            f"{store.uri} has no version {max(start, end)}: the newest is {version}. Nothing was read."
+        )
+    if not 0 <= start <= end:
+        raise InvalidInput(f"There are no versions from {start} to {end}. Nothing was read.")
+    return start, end
 
 
 def _last(store: ObjectStore, newest: Snapshot | None, last: int | datetime) -> int:
@@ -144,8 +149,10 @@ def _require_zone(moment: datetime) -> None:
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
-def _require_feed(at_start: Snapshot, commits: list[Commit]) -> None:
-    """The feed must be on at every version of the range, from the first one's own commit on."""
+def _require_feed(at_start: Snapshot, columns: StructType, commits: list[Commit]) -> None:
+    """The feed must be on at every version of the range, from the first one's own commit on, and its columns free."""
+    if taken := {field.name for field in FEED} & {name.lower() for name in columns.names}:
+        raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
     states: list[tuple[int, Metadata]] = [(at_start.version, at_start.metadata)]
     states += [(commit.version, commit.metadata) for commit in commits if commit.metadata]
     for version, metadata in states:
@@ -253,25 +260,23 @@ def _changes_of(commit: Commit, time: int, reach: ExternalFiles) -> Iterator[Cha
         for cdc in commit.cdcs:
             key = _key(cdc, commit, reach)
             yield ChangedFile(commit.version, time, None, cdc.path, key, cdc.size, cdc.partition_values)
-        return
-    if _merged_nothing(commit.commit_info or {}):
-        return
+    elif not _merged_nothing(commit.commit_info or {}):
+        yield from _changes_by_files(commit, time, reach)
+
+
+def _changes_by_files(commit: Commit, time: int, reach: ExternalFiles) -> Iterator[ChangedFile]:
     adds = {add.key: add for add in commit.adds if add.data_change}
     removes = {remove.key: remove for remove in commit.removes if remove.data_change}
-    for key, remove in removes.items():
-        add = adds.get(key)
-        if add is None:
-            yield _file(commit, time, reach, "delete", remove, remove.deletion_vector)
-        elif add.deletion_vector is not None:
-            # Rows that are deleted now and were not before.
-            yield _file(commit, time, reach, "delete", add, remove.deletion_vector, add.deletion_vector)
-    for key, add in adds.items():
-        remove = removes.get(key)
-        if remove is None:
-            yield _file(commit, time, reach, "insert", add, add.deletion_vector)
-        elif remove.deletion_vector is not None:
-            # Rows that were deleted before and are back.
-            yield _file(commit, time, reach, "insert", add, add.deletion_vector, remove.deletion_vector)
+    sides: list[tuple[Literal["insert", "delete"], Mapping[str, Add | Remove], Mapping[str, Add | Remove]]]
+    sides = [("delete", removes, adds), ("insert", adds, removes)]
+    for change, files, others in sides:
+        for key, action in files.items():
+            other = others.get(key)
+            if other is None:
+                yield _file(commit, time, reach, change, action, action.deletion_vector)
+            elif other.deletion_vector is not None:
+                # Rows that are deleted now and were not before, or were before and are back.
+                yield _file(commit, time, reach, change, adds[key], action.deletion_vector, other.deletion_vector)
 
 
 def _merged_nothing(info: Mapping[str, Any]) -> bool:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Action
-from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.delta.files.statistics import read_footer
 from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_files, read_head, sidecar_names
 from dagster_versioned.delta.log.commits import CheckpointFiles
 from dagster_versioned.errors import LogCorrupt
@@ -74,14 +73,7 @@ def is_larger(store: ObjectStore, checkpoint: CheckpointFiles, limit: int) -> bo
 def _metadata(store: ObjectStore, key: str) -> pq.FileMetaData:
     path = store.local_path(key)
     try:
-        if path is not None:
-            return pq.read_metadata(path)
-        # Parquet ends with the length of its footer.
-        size = store.head(key).size
-        tail = store.get_range(key, max(size - 8, 0), 8)
-        length = int.from_bytes(tail[:4], "little") + 8
-        footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
-        return pq.read_metadata(footer)
+        return read_footer(store, key, store.head(key).size) if path is None else pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
 

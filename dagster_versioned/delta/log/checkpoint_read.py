@@ -1,9 +1,10 @@
 """Checkpoints, read: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ from dagster_versioned.delta.actions import (
     Protocol,
     Remove,
     Txn,
+    of_kind,
     parse_action,
 )
 from dagster_versioned.delta.files.arrow_memory import arrow_reader, in_arrow
@@ -36,7 +38,7 @@ from dagster_versioned.delta.files.file_actions import (
     with_keys,
 )
 from dagster_versioned.delta.files.struct_statistics import to_text
-from dagster_versioned.delta.log.commits import LOG_FOLDER, READERS, CheckpointFiles
+from dagster_versioned.delta.log.commits import LOG_FOLDER, CheckpointFiles, in_parallel
 from dagster_versioned.delta.paths import Column, compute, keys_of
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -105,18 +107,17 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
     Only the needed columns are read. Raises `LogCorrupt`, naming the file, where it cannot be read, lacks a required
     value, or holds one logical file twice. Protocol: *Checkpoints*.
     """
-    pieces = _each(partial(_read_file, store), checkpoint.keys)
+    pieces = in_parallel(partial(_read_file, store), checkpoint.keys)
     sidecars = [SIDECARS + name for piece in pieces for name in piece.sidecars]
-    pieces += _each(partial(_read_parquet, store, of_sidecar=True), sidecars)
+    pieces += in_parallel(partial(_read_parquet, store, of_sidecar=True), sidecars)
     adds = pa.concat_tables([piece.adds for piece in pieces])
     paths = adds["path"]
     keys = keys_of(paths)
     files = adds.append_column(KEY, keys)
     tombstones = with_keys(pa.concat_tables([piece.removes for piece in pieces]))
-    for table in (files, tombstones):
-        if not _distinct(identities(table)):
-            raise LogCorrupt(f"{checkpoint.keys[0]}: a file occurs twice in the checkpoint. Nothing was read.")
-    actions = tuple(action for piece in pieces for action in piece.actions)
+    _require_distinct(files, checkpoint.keys[0])
+    _require_distinct(tombstones, checkpoint.keys[0])
+    actions = tuple(chain.from_iterable(piece.actions for piece in pieces))
     notes = {name: note for piece in pieces for name, note in piece.notes.items()}
     return Checkpoint(actions, files, tombstones, keys is paths, notes)
 
@@ -161,8 +162,7 @@ def read_live_files(store: ObjectStore, key: str, row_groups: range | None = Non
         for name, kind in zip(ADD.names, kinds, strict=True)
     ]
     files = with_keys(pa.Table.from_arrays(arrays, schema=ADD))
-    if not _distinct(identities(files)):
-        raise LogCorrupt(f"{key}: a file occurs twice in the checkpoint. Nothing was read.")
+    _require_distinct(files, key)
     return files
 
 
@@ -174,20 +174,12 @@ def sidecar_names(store: ObjectStore, key: str) -> list[str]:
     return _names(columns["sidecar"], key)
 
 
-def _each(read: Callable[[str], "_Piece"], keys: Sequence[str]) -> "list[_Piece]":
-    """Several files are read at once; for one, a thread would take longer than reading a small checkpoint does."""
-    if len(keys) < 2:
-        return [read(key) for key in keys]
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(read, keys))
-
-
-def _distinct(texts: Column) -> bool:
-    """Whether no text occurs twice; at once where they are sorted, as they are in checkpoints of ours."""
+def _require_distinct(files: pa.Table, key: str) -> None:
+    """Raise `LogCorrupt` for a file that is there twice; seen at once where they are sorted, as our checkpoints are."""
+    texts = identities(files)
     rising = compute.less(texts.slice(0, max(len(texts) - 1, 0)), texts.slice(1))
-    if compute.all(rising, min_count=0).as_py():
-        return True
-    return len(compute.unique(texts)) == len(texts)
+    if not compute.all(rising, min_count=0).as_py() and len(compute.unique(texts)) != len(texts):
+        raise LogCorrupt(f"{key}: a file occurs twice in the checkpoint. Nothing was read.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +216,8 @@ def _read_json(store: ObjectStore, key: str) -> _Piece:
             _require_version([Members(members, where).members(_SPEC).optional_integer("version")], key)
         elif action := parse_action(members, where):
             actions.append(action)
-    adds = adds_table([action for action in actions if isinstance(action, Add)])
-    removes = removes_table([action for action in actions if isinstance(action, Remove)])
+    adds = adds_table(of_kind(actions, Add))
+    removes = removes_table(of_kind(actions, Remove))
     few = [action for action in actions if not isinstance(action, Add | Remove)]
     return _Piece(few, sidecars, adds.drop_columns("key"), removes.drop_columns("key"))
 

@@ -8,7 +8,7 @@ from dagster_versioned.delta.features import protected_version, require_write
 from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_checkpoint, sidecar_names
 from dagster_versioned.delta.log.commits import CheckpointFiles, LogFile, list_log, log_files
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.properties import earlier, interval
 from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -49,20 +49,14 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
     require_foreign(snapshot, "cleaning up its log")
     files = list(log_files(store))
     oldest = min((file.version for file in files if file.kind == "commit"), default=snapshot.version)
-    nothing = CleanedUp((), oldest)
-    if snapshot.metadata.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
-        return nothing
     checkpoint = _cutoff(store, snapshot, files, _limit(snapshot, now))
     if checkpoint is None or checkpoint.version < protected_version(snapshot.protocol, snapshot.metadata):
-        return nothing
-    expired = {file.key for file in files if file.version < checkpoint.version}
-    expired |= {file.key for file in files if file.kind == "compaction" and file.version <= checkpoint.version}
-    if not expired and next(iter(store.list(SIDECARS)), None) is None:
-        return nothing
-    try:
-        read_checkpoint(store, checkpoint)
-    except LogCorrupt:
-        return nothing
+        return CleanedUp((), oldest)
+    expired = {
+        file.key for file in files if file.version < checkpoint.version + (1 if file.kind == "compaction" else 0)
+    }
+    if not (expired or any(True for _ in store.list(SIDECARS))) or not _is_whole(store, checkpoint):
+        return CleanedUp((), oldest)
     kept = [file.key for file in files if file.kind == "checkpoint" and file.key not in expired]
     unused = _unused_sidecars(store, kept, now)
     if not dry_run:
@@ -72,13 +66,18 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
     return CleanedUp((*sorted(expired), *unused), max(oldest, checkpoint.version))
 
 
-def _limit(snapshot: Snapshot, now: datetime) -> datetime:
-    milliseconds = interval_ms(snapshot.metadata, "delta.logRetentionDuration")
-    retention = LOG_RETENTION if milliseconds is None else timedelta(milliseconds=milliseconds)
+def _is_whole(store: ObjectStore, checkpoint: CheckpointFiles) -> bool:
     try:
-        return _midnight(now - retention)
-    except OverflowError:  # before there was time
-        return datetime.min.replace(tzinfo=UTC)
+        read_checkpoint(store, checkpoint)
+    except LogCorrupt:
+        return False
+    return True
+
+
+def _limit(snapshot: Snapshot, now: datetime) -> datetime:
+    return _midnight(
+        earlier(now.astimezone(UTC), interval(snapshot.metadata, "delta.logRetentionDuration", LOG_RETENTION))
+    )
 
 
 def _midnight(moment: datetime) -> datetime:
@@ -88,7 +87,12 @@ def _midnight(moment: datetime) -> datetime:
 def _cutoff(
     store: ObjectStore, snapshot: Snapshot, files: Iterable[LogFile], limit: datetime
 ) -> CheckpointFiles | None:
-    """The newest complete checkpoint at or before the newest commit that is not younger than ``limit``."""
+    """The newest complete checkpoint at or before the newest commit that is not younger than ``limit``.
+
+    ``None`` also where the table forbids cleanups.
+    """
+    if snapshot.metadata.configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "false":
+        return None
     commits = sorted((file.version, file.modified) for file in files if file.kind == "commit")
     young = next((version for version, modified in commits if modified > limit), snapshot.version + 1)
     if not commits or young <= commits[0][0]:

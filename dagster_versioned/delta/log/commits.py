@@ -3,12 +3,14 @@
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, cast
+from itertools import takewhile
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 from dagster_versioned.delta.actions import (
@@ -22,11 +24,16 @@ from dagster_versioned.delta.actions import (
     Remove,
     Txn,
     check_commit,
+    first_of,
+    of_kind,
     parse_line,
     without_rewritten,
 )
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 LOG_FOLDER = "_delta_log/"
 LAST_CHECKPOINT_KEY = LOG_FOLDER + "_last_checkpoint"
@@ -49,6 +56,14 @@ _CHECKPOINT = re.compile(
 
 _COMPACTION = re.compile(r"_delta_log/(\d{20})\.(\d{20})\.compacted\.json", re.ASCII)
 _CHECKSUM = re.compile(r"_delta_log/(\d{20})\.crc", re.ASCII)
+
+_Kind = Literal["commit", "checkpoint", "compaction", "checksum"]
+_KINDS: dict[_Kind, re.Pattern[str]] = {
+    "commit": _COMMIT,
+    "checkpoint": _CHECKPOINT,
+    "compaction": _COMPACTION,
+    "checksum": _CHECKSUM,
+}
 
 
 def commit_key(version: int) -> str:
@@ -90,31 +105,31 @@ class Commit:
 
     @property
     def adds(self) -> tuple[Add, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Add))
+        return tuple(of_kind(self.actions, Add))
 
     @property
     def removes(self) -> tuple[Remove, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Remove))
+        return tuple(of_kind(self.actions, Remove))
 
     @property
     def cdcs(self) -> tuple[Cdc, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Cdc))
+        return tuple(of_kind(self.actions, Cdc))
 
     @property
     def txns(self) -> tuple[Txn, ...]:
-        return tuple(action for action in self.actions if isinstance(action, Txn))
+        return tuple(of_kind(self.actions, Txn))
 
     @property
     def domains(self) -> tuple[DomainMetadata, ...]:
-        return tuple(action for action in self.actions if isinstance(action, DomainMetadata))
+        return tuple(of_kind(self.actions, DomainMetadata))
 
     @property
     def metadata(self) -> Metadata | None:
-        return next((action for action in self.actions if isinstance(action, Metadata)), None)
+        return first_of(self.actions, Metadata)
 
     @property
     def protocol(self) -> Protocol | None:
-        return next((action for action in self.actions if isinstance(action, Protocol)), None)
+        return first_of(self.actions, Protocol)
 
 
 def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
@@ -153,7 +168,7 @@ def require_lines(data: bytes, key: str) -> None:
 
 def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms: int) -> Commit:
     """The `Commit` whose bytes are ``data`` and whose actions are already known and checked."""
-    info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+    info = first_of(actions, CommitInfo)
     stamp = info.in_commit_timestamp if info else None
     return Commit(
         version,
@@ -176,11 +191,16 @@ def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
 
     Raises `ObjectNotFound` if one is missing and `LogCorrupt` if one is malformed.
     """
-    versions = range(first, last + 1)
-    if len(versions) < 2 or store.local_path(commit_key(first)) is not None:
-        return [read_commit(store, version) for version in versions]
-    with ThreadPoolExecutor(min(READERS, len(versions))) as pool:
-        return list(pool.map(partial(read_commit, store), versions))
+    local = store.local_path(commit_key(first)) is not None
+    return in_parallel(partial(read_commit, store), range(first, last + 1), unless=local)
+
+
+def in_parallel(function: Callable[[_Given], _Made], given: Sequence[_Given], *, unless: bool = False) -> list[_Made]:
+    """What a function that reads makes of each, in order. For one, a thread takes longer than to read a small file."""
+    if unless or len(given) < 2:
+        return list(map(function, given))
+    with ThreadPoolExecutor(min(READERS, len(given))) as pool:
+        return list(pool.map(function, given))
 
 
 def stream_commits(store: ObjectStore, first: int, last: int) -> Iterator[Commit]:
@@ -380,30 +400,40 @@ class LogFile:
 
     key: str
     version: int
-    kind: Literal["commit", "checkpoint", "compaction", "checksum"]
+    kind: _Kind
     modified: datetime
 
 
 def log_files(store: ObjectStore) -> Iterator[LogFile]:
     """The commits, checkpoints (part by part, complete or not), compactions and checksums there are, by key."""
-    kinds = {"commit": _COMMIT, "checkpoint": _CHECKPOINT, "compaction": _COMPACTION, "checksum": _CHECKSUM}
-    for info in store.list(LOG_FOLDER):
-        for kind, pattern in kinds.items():
+    for kind, match, info in _recognized(store.list(LOG_FOLDER)):
+        yield LogFile(info.key, int(match[1]), kind, info.modified)
+
+
+def _recognized(objects: Iterable[ObjectInfo]) -> Iterator[tuple[_Kind, re.Match[str], ObjectInfo]]:
+    for info in objects:
+        for kind, pattern in _KINDS.items():
             if match := pattern.fullmatch(info.key):
-                yield LogFile(info.key, int(match[1]), cast("Any", kind), info.modified)
+                yield kind, match, info
+                break
 
 
 def checkpoints_of(store: ObjectStore) -> list[CheckpointFiles]:
     """Every whole checkpoint that there is, also several of one version, by version."""
-    listed = ((_CHECKPOINT.fullmatch(info.key), info) for info in store.list(LOG_FOLDER))
-    found = [(match, info) for match, info in listed if match is not None]
-    return sorted(_every(found), key=lambda files: files.version)
+    listed = _recognized(store.list(LOG_FOLDER))
+    return sorted(
+        _every([(match, info) for kind, match, info in listed if kind == "checkpoint"]),
+        key=lambda files: files.version,
+    )
 
 
 def compactions_of(store: ObjectStore) -> list[range]:
     """The versions of every log compaction file that there is."""
-    matches = (_COMPACTION.fullmatch(info.key) for info in store.list(LOG_FOLDER))
-    return [range(int(match[1]), int(match[2]) + 1) for match in matches if match is not None]
+    return [_compacted(match) for kind, match, _ in _recognized(store.list(LOG_FOLDER)) if kind == "compaction"]
+
+
+def _compacted(match: re.Match[str]) -> range:
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,25 +453,19 @@ class _LogListing:
     def read(cls, store: ObjectStore, first: int | None, last: int | None) -> "_LogListing":
         start_after = "" if first is None else f"{LOG_FOLDER}{first:020d}"
         end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
-        versions: list[int] = []
-        found: list[tuple[re.Match[str], ObjectInfo]] = []
-        compactions: list[range] = []
-        checksums: list[int] = []
         etags: dict[str, str] = {}
-        for info in store.list(LOG_FOLDER, start_after=start_after):
-            if end is not None and info.key >= end:
-                break
+        found = defaultdict[str, list[tuple[re.Match[str], ObjectInfo]]](list)
+        listed = takewhile(lambda info: end is None or info.key < end, store.list(LOG_FOLDER, start_after=start_after))
+        for kind, match, info in _recognized(listed):
             etags[info.key] = info.etag
-            if match := _COMMIT.fullmatch(info.key):
-                versions.append(int(match[1]))
-            elif match := _CHECKPOINT.fullmatch(info.key):
-                found.append((match, info))
-            elif match := _CHECKSUM.fullmatch(info.key):
-                checksums.append(int(match[1]))
-            elif match := _COMPACTION.fullmatch(info.key):
-                compactions.append(range(int(match[1]), int(match[2]) + 1))
-        checkpoints = sorted(_complete(found), key=lambda files: files.version)
-        return cls(versions, checkpoints, compactions, checksums, etags)
+            found[kind].append((match, info))
+        return cls(
+            [int(match[1]) for match, _ in found["commit"]],
+            sorted(_complete(found["checkpoint"]), key=lambda files: files.version),
+            [_compacted(match) for match, _ in found["compaction"]],
+            [int(match[1]) for match, _ in found["checksum"]],
+            etags,
+        )
 
     def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest

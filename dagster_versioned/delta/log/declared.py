@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dagster_versioned.delta.actions import Action, Metadata, Protocol
+from dagster_versioned.delta.actions import Metadata, Protocol, first_of
 from dagster_versioned.delta.features import reader_features, require_protocol_read, require_write, writer_features
 from dagster_versioned.delta.log.checkpoint_read import read_checkpoint
 from dagster_versioned.delta.log.commits import list_log, read_commit
@@ -30,12 +30,9 @@ def declared_protocol(store: ObjectStore) -> Protocol:
     for version in reversed(segment.commits):
         if protocol := read_commit(store, version).protocol:
             return protocol
-    actions: tuple[Action, ...] = ()
-    if segment.checkpoint is not None:
-        actions = tuple(read_checkpoint(store, segment.checkpoint).actions)
-    for action in actions:
-        if isinstance(action, Protocol):
-            return action
+    actions = read_checkpoint(store, segment.checkpoint).actions if segment.checkpoint else ()
+    if protocol := first_of(actions, Protocol):
+        return protocol
     raise LogCorrupt(f"The log of {store.uri} holds no protocol action. Nothing was read.")
 
 

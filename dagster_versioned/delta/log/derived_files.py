@@ -7,11 +7,10 @@ something else misleads every reader, or keeps it out.
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
-from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Txn
+from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Txn, of_kind
 from dagster_versioned.delta.files.file_actions import to_adds
-from dagster_versioned.delta.log.checkpoint_read import read_checkpoint
+from dagster_versioned.delta.log.checkpoint_read import Checkpoint, read_checkpoint
 from dagster_versioned.delta.log.checksum import Checksum
 from dagster_versioned.delta.log.commits import (
     CheckpointFiles,
@@ -44,16 +43,10 @@ def misleading_files(
 
     Only those of versions ``after`` one, and none whose key is in ``but``.
     """
-    checksums = [file.version for file in log_files(store) if file.kind == "checksum"]
-    looks: list[tuple[int, tuple[str, ...], Callable[[Snapshot], str | None]]] = []
-    looks += [(checksum, (checksum_key(checksum),), partial(_checksum, store, checksum)) for checksum in checksums]
-    looks += [
-        (checkpoint.version, checkpoint.keys, partial(_checkpoint, store, checkpoint))
-        for checkpoint in checkpoints_of(store)
-    ]
-    looks = [look for look in looks if look[0] > after and look[1][0] not in but]
     snapshot: Snapshot | None = None
-    for version, keys, look in sorted(looks, key=lambda look: look[:2]):
+    for version, keys, look in sorted(_looks(store), key=lambda look: look[:2]):
+        if version <= after or keys[0] in but:
+            continue
         problem = "the log ends before this version"
         if version < len(commits):
             snapshot = _until(commits, version, snapshot)
@@ -63,6 +56,15 @@ def misleading_files(
     for versions in compactions_of(store):
         if versions.stop - 1 > after and (problem := _compaction(store, versions, commits)) is not None:
             yield MisleadingFiles((compaction_key(versions),), problem)
+
+
+def _looks(store: ObjectStore) -> Iterator[tuple[int, tuple[str, ...], Callable[[Snapshot], str | None]]]:
+    """Of each checksum and checkpoint the version, the keys, and what compares it with the snapshot of the version."""
+    for file in log_files(store):
+        if file.kind == "checksum":
+            yield file.version, (file.key,), partial(_checksum, store, file.version)
+    for checkpoint in checkpoints_of(store):
+        yield checkpoint.version, checkpoint.keys, partial(_checkpoint, store, checkpoint)
 
 
 def _until(commits: Sequence[Commit], version: int, before: Snapshot | None) -> Snapshot:
@@ -82,19 +84,20 @@ def _checksum(store: ObjectStore, version: int, found: Snapshot) -> str | None:
 def _checkpoint(store: ObjectStore, files: CheckpointFiles, found: Snapshot) -> str | None:
     try:
         held = read_checkpoint(store, files)
-        named = {kind: [action for action in held.actions if isinstance(action, kind)] for kind in (Protocol, Metadata)}
-        if any(len(actions) != 1 for actions in named.values()):
-            return "it does not hold exactly one protocol and one metaData"
-        (protocol,), (metadata,) = named[Protocol], named[Metadata]
     except VersionedError as error:
         return str(error)
-    difference = Checksum.of(held.files, cast("Protocol", protocol), cast("Metadata", metadata)).difference(
-        Checksum.of(found.files, found.protocol, found.metadata)
-    )
-    if difference is not None:
+    protocols, metadata = of_kind(held.actions, Protocol), of_kind(held.actions, Metadata)
+    if len(protocols) != 1 or len(metadata) != 1:
+        return "it does not hold exactly one protocol and one metaData"
+    expected = Checksum.of(found.files, found.protocol, found.metadata)
+    if (difference := Checksum.of(held.files, protocols[0], metadata[0]).difference(expected)) is not None:
         return difference
-    txns = {action.app_id: action.version for action in held.actions if isinstance(action, Txn)}
-    domains = {action.domain: action.configuration for action in held.actions if isinstance(action, DomainMetadata)}
+    return _other_state(held, found)
+
+
+def _other_state(held: Checkpoint, found: Snapshot) -> str | None:
+    txns = {action.app_id: action.version for action in of_kind(held.actions, Txn)}
+    domains = {action.domain: action.configuration for action in of_kind(held.actions, DomainMetadata)}
     if _facts(to_adds(held.files)) != _facts(found.adds()):
         return "its files are not those of the log"
     if any(txns.get(app) != txn.version for app, txn in found.txns.items()):

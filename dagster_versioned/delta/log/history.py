@@ -3,20 +3,18 @@ Information*, *In-Commit Timestamps*."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
 from dagster_versioned.delta.actions import TIMES, CommitInfo
-from dagster_versioned.delta.log.commits import LOG_FOLDER, commit_key, read_commit
+from dagster_versioned.delta.log.commits import LOG_FOLDER, commit_key, in_parallel, read_commit
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 
 _COMMIT = re.compile(rf"{LOG_FOLDER}([0-9]{{20}})\.json")
-_READERS = 16
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -62,10 +60,7 @@ def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
     if not times:
         raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")
     chosen = times[::-1][:limit]
-    if store.local_path(commit_key(0)) is not None:
-        return [_entry(store, each) for each in chosen]
-    with ThreadPoolExecutor(min(_READERS, len(chosen) or 1)) as pool:
-        return list(pool.map(partial(_entry, store), chosen))
+    return in_parallel(partial(_entry, store), chosen, unless=store.local_path(commit_key(0)) is not None)
 
 
 def _entry(store: ObjectStore, listed: tuple[int, int]) -> HistoryEntry:
@@ -128,9 +123,7 @@ def version_at(store: ObjectStore, newest: Snapshot, moment: datetime) -> int:
             f"The time {moment.isoformat()} is in the future: what the table will be by then is not known. Nothing was"
             " read; leave the time out for the newest version."
         )
-    found = _by_commit(store, [version for version, _ in commits if version >= stamped], wanted)
-    if found is None:
-        found = next((version for version, time in reversed(by_file) if time <= wanted), None)
+    found = _by_commit(store, [version for version, _ in commits if version >= stamped], wanted, by_file)
     if found is None:
         oldest = f"; the oldest commit in the log is version {commits[0][0]}" if commits else ""
         raise VersionNotFound(f"{store.uri} has no version of {moment.isoformat()}{oldest}. Nothing was read.")
@@ -151,8 +144,10 @@ def _first_stamped(newest: Snapshot) -> int:
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 
-def _by_commit(store: ObjectStore, versions: Sequence[int], wanted: int) -> int | None:
-    """By bisection: times in commits ascend."""
+def _by_commit(
+    store: ObjectStore, versions: Sequence[int], wanted: int, before: Sequence[tuple[int, int]]
+) -> int | None:
+    """By bisection: times in commits ascend. ``before`` are the commits before them, with the times of their files."""
     low, high = 0, len(versions)
     while low < high:
         middle = (low + high) // 2
@@ -160,7 +155,9 @@ def _by_commit(store: ObjectStore, versions: Sequence[int], wanted: int) -> int 
             low = middle + 1
         else:
             high = middle
-    return versions[low - 1] if low else None
+    if low:
+        return versions[low - 1]
+    return next((version for version, time in reversed(before) if time <= wanted), None)
 
 
 def _file_times(commits: Iterable[tuple[int, ObjectInfo]]) -> list[tuple[int, int]]:

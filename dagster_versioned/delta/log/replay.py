@@ -29,6 +29,8 @@ from dagster_versioned.delta.actions import (
     Protocol,
     Remove,
     Txn,
+    first_of,
+    of_kind,
     parse_action,
 )
 from dagster_versioned.delta.files.file_actions import (
@@ -112,8 +114,8 @@ class Changes:
                     latest[identity_text(action.identity)] = action
         return cls(
             tuple(Header.of(commit) for commit in commits),
-            adds_table([action for action in latest.values() if isinstance(action, Add)]),
-            removes_table([action for action in latest.values() if isinstance(action, Remove)]),
+            adds_table(of_kind(latest.values(), Add)),
+            removes_table(of_kind(latest.values(), Remove)),
             pa.array(list(latest), pa.string()),
             pa.array(sorted(forgotten), pa.string()),
         )
@@ -124,21 +126,21 @@ class Changes:
 
     @property
     def newest_protocol(self) -> Protocol | None:
-        return next((action for action in reversed(list(self.actions())) if isinstance(action, Protocol)), None)
+        return first_of(reversed(list(self.actions())), Protocol)
 
     @property
     def newest_metadata(self) -> Metadata | None:
-        return next((action for action in reversed(list(self.actions())) if isinstance(action, Metadata)), None)
+        return first_of(reversed(list(self.actions())), Metadata)
 
     def actions(self) -> Iterator[Action]:
         """The actions that are not about files, oldest first."""
         return chain.from_iterable(header.actions for header in self.headers)
 
     def txns(self) -> dict[str, Txn]:
-        return {action.app_id: action for action in self.actions() if isinstance(action, Txn)}
+        return {action.app_id: action for action in of_kind(self.actions(), Txn)}
 
     def domains(self) -> dict[str, DomainMetadata]:
-        return {action.domain: action for action in self.actions() if isinstance(action, DomainMetadata)}
+        return {action.domain: action for action in of_kind(self.actions(), DomainMetadata)}
 
 
 def read_changes(store: ObjectStore, versions: range, compactions: Sequence[range] = ()) -> Changes:
@@ -224,15 +226,13 @@ class _Bulk:
         latest: dict[str, int] = {}
         commits = zip(self._headers, self._adds.commits(), self._removes.commits(), strict=True)
         for header, (first, last), (start, end) in commits:
+            added, removed = self._adds.identities[first:last], self._removes.identities[start:end]
             if header.first == header.version:
                 _require_distinct(self._adds, first, last, self._removes, start, end)
-            elif (
-                len({*self._adds.identities[first:last], *self._removes.identities[start:end]})
-                < last - first + end - start
-            ):
+            elif len({*added, *removed}) < len(added) + len(removed):
                 raise _Unusual
-            latest.update(zip(self._adds.identities[first:last], range(first, last), strict=True))
-            latest.update(zip(self._removes.identities[start:end], range(-1 - start, -1 - end, -1), strict=True))
+            latest.update(zip(added, range(first, last), strict=True))
+            latest.update(zip(removed, range(-1 - start, -1 - end, -1), strict=True))
         rows = np.fromiter(latest.values(), np.int64, len(latest))
         return Changes(
             tuple(self._headers),
@@ -243,7 +243,7 @@ class _Bulk:
 
 
 def _header(versions: range, few: list[Action], data: bytes, info: ObjectInfo | None) -> Header:
-    provenance = next((action for action in few if isinstance(action, CommitInfo)), None)
+    provenance = first_of(few, CommitInfo)
     if provenance is not None and provenance.forgotten:
         raise _Unusual
     kept = tuple(action for action in few if not isinstance(action, CommitInfo | Cdc))

@@ -6,7 +6,16 @@ from itertools import chain
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Txn
+from dagster_versioned.delta.actions import (
+    Action,
+    Add,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+    first_of,
+    of_kind,
+)
 from dagster_versioned.delta.features import column_mapping, reader_features, require_read
 from dagster_versioned.delta.files.external_files import NOWHERE, ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import (
@@ -128,10 +137,7 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
         changes = read_changes(store, segment.commits, segment.compactions)
         if segment.compactions and _is_stamped(base, changes):
             changes = read_changes(store, segment.commits)  # which alone show that none of them was emptied
-        snapshot = _advanced(base, changes, None, reach_of(store))
-        if segment.version in segment.checksums:
-            require_checksum(store, snapshot.version, snapshot.checksum)
-        return snapshot
+        return _checked(store, segment, _advanced(base, changes, None, reach_of(store)))
     except VersionedError as error:
         error.add_note(f"While replaying version {segment.version} of {store.uri}.")
         raise
@@ -170,13 +176,17 @@ def load_log(store: ObjectStore, segment: LogSegment) -> LoadedLog:
     segment, base = _base(store, segment)
     try:
         commits = read_commits(store, segment.commits.start, segment.commits.stop - 1)
-        snapshot = _advanced(base, Changes.of(commits), None, reach_of(store))
-        if segment.version in segment.checksums:
-            require_checksum(store, snapshot.version, snapshot.checksum)
+        snapshot = _checked(store, segment, _advanced(base, Changes.of(commits), None, reach_of(store)))
         return LoadedLog(snapshot, tuple(commits), base.notes)
     except VersionedError as error:
         error.add_note(f"While replaying version {segment.version} of {store.uri}.")
         raise
+
+
+def _checked(store: ObjectStore, segment: LogSegment, snapshot: Snapshot) -> Snapshot:
+    if segment.version in segment.checksums:
+        require_checksum(store, snapshot.version, snapshot.checksum)
+    return snapshot
 
 
 def write_checksum(store: ObjectStore, snapshot: Snapshot) -> None:
@@ -270,19 +280,17 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
             timestamp_ms, sha256 = commit.timestamp_ms, commit.sha256
         except ObjectNotFound:
             pass  # Cleaned up; the checkpoint stands for it.
-    for kind in (Protocol, Metadata):
-        if sum(isinstance(action, kind) for action in content.actions) != 1:
+    protocols, metadata = of_kind(content.actions, Protocol), of_kind(content.actions, Metadata)
+    for kind, found in ((Protocol, protocols), (Metadata, metadata)):
+        if len(found) != 1:
             raise LogCorrupt(f"{checkpoint.keys[0]}: the checkpoint does not hold exactly one {kind.NAME}.")
+    domains = [action for action in of_kind(content.actions, DomainMetadata) if not action.removed]
     return _State(
         checkpoint.version,
-        next(action for action in content.actions if isinstance(action, Protocol)),
-        next(action for action in content.actions if isinstance(action, Metadata)),
-        {action.app_id: action for action in content.actions if isinstance(action, Txn)},
-        {
-            action.domain: action.configuration
-            for action in content.actions
-            if isinstance(action, DomainMetadata) and not action.removed
-        },
+        protocols[0],
+        metadata[0],
+        {action.app_id: action for action in of_kind(content.actions, Txn)},
+        {action.domain: action.configuration for action in domains},
         content.files,
         content.tombstones,
         timestamp_ms,
@@ -341,7 +349,7 @@ def _domains(base: _State, changes: Changes) -> dict[str, str]:
 
 def _is_stamped(base: _State, changes: Changes) -> bool:
     """Whether in-commit timestamps were ever asked for."""
-    found = [base.metadata, *(action for action in changes.actions() if isinstance(action, Metadata))]
+    found = [base.metadata, *of_kind(changes.actions(), Metadata)]
     return any(metadata.is_set("delta.enableInCommitTimestamps") for metadata in found if metadata)
 
 
@@ -350,7 +358,7 @@ def _require_timestamps(base: _State, changes: Changes) -> None:
     commit that changed nothing. Protocol: *In-Commit Timestamps*."""
     metadata = base.metadata
     for header in changes.headers:
-        metadata = next((action for action in header.actions if isinstance(action, Metadata)), metadata)
+        metadata = first_of(header.actions, Metadata) or metadata
         if metadata is not None and metadata.is_set("delta.enableInCommitTimestamps") and not header.stamped:
             raise LogCorrupt(
                 f"{commit_key(header.version)}: it holds no commitInfo with an inCommitTimestamp that is an integer,"

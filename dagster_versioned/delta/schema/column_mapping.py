@@ -15,6 +15,7 @@ ColumnMapping = Literal["none", "name", "id"]
 ID = "delta.columnMapping.id"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
+_LISTS: dict[type, Any] = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 _PARQUET_ID = b"PARQUET:field_id"
 _IDS = range(-(2**31), 2**31)
 
@@ -144,10 +145,8 @@ def logical_type(stored: pa.DataType, wanted: DataType, mapping: ColumnMapping) 
             positions = _positions(list(held), mapping)
             known = {positions[key]: field for field in fields if (key := _key(field, mapping)) in positions}
             return pa.struct([_renamed(member, known.get(i), i, mapping) for i, member in enumerate(held)])
-        case ArrayType(element_type=element) if pa.types.is_list(stored):
-            return pa.list_(_inner(held.value_field, element, mapping))
-        case ArrayType(element_type=element) if pa.types.is_large_list(stored):
-            return pa.large_list(_inner(held.value_field, element, mapping))
+        case ArrayType(element_type=element) if (list_of := _LISTS.get(type(stored))) is not None:
+            return list_of(_inner(held.value_field, element, mapping))
         case MapType(key_type=key, value_type=value) if pa.types.is_map(stored):
             entries: Any = pa.map_  # which takes fields, though the stubs ask for types
             return entries(_inner(held.key_field, key, mapping), _inner(held.item_field, value, mapping))

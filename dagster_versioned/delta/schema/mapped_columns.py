@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from dagster_versioned.delta.properties import is_on
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parts_of
 from dagster_versioned.errors import LogCorrupt
@@ -28,7 +29,9 @@ def with_mapped_columns(
     if (configuration.get(MODE) or "none").lower() == "none":
         return schema, dict(configuration)
     known = [number for part in parts_of(schema) for number in _ids(part.metadata)]
-    given = _IdCounter(max([_highest(configuration), *known]), keep_names, _nests(configuration))
+    given = _IdCounter(
+        max([_highest(configuration), *known]), keep_names, is_on(configuration, "delta.enableIcebergCompatV2")
+    )
     mapped = given.struct(schema)
     return mapped, {**configuration, MAX_ID: str(given.last)}
 
@@ -51,10 +54,6 @@ def _highest(configuration: Mapping[str, str]) -> int:
     if not re.fullmatch("[0-9]{1,10}", text):
         raise LogCorrupt(f"The property {MAX_ID} is {text!r:.50}, which is no id. Nothing was done.")
     return int(text)
-
-
-def _nests(configuration: Mapping[str, str]) -> bool:
-    return (configuration.get("delta.enableIcebergCompatV2") or "").lower() == "true"
 
 
 @dataclass

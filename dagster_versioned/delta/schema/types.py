@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 
 from dagster_versioned.errors import LogCorrupt, UnsupportedFrame, UnsupportedType
-from dagster_versioned.identity.arrow_views import is_view
+from dagster_versioned.identity.arrow_views import is_list, is_view
 
 MAX_DEPTH = 100
 """Deeper nesting than any engine can read; a bound, so that hostile JSON cannot exhaust the stack."""
@@ -445,12 +445,7 @@ def _type_from_arrow(
         return f"decimal({arrow.precision},{arrow.scale})"
     if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
         return _type_from_arrow(arrow.value_type, path)
-    if (
-        types.is_list(arrow)
-        or types.is_large_list(arrow)
-        or types.is_fixed_size_list(arrow)
-        or is_view(arrow, "list", "large_list")
-    ):
+    if is_list(arrow):
         lists: Any = arrow
         return ArrayType(_type_from_arrow(lists.value_type, (*path, "element")), lists.value_field.nullable)
     if types.is_map(arrow):

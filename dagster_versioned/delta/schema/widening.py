@@ -66,11 +66,7 @@ def common_type(one: DataType, other: DataType) -> DataType | None:
     """
     match one, other:
         case StructType(), StructType():
-            if one.names != other.names:
-                return None
-            types = [common_type(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
-            fields = [replace(field, type=found) for field, found in zip(one.fields, types, strict=True) if found]
-            return StructType(fields) if len(fields) == len(types) else None
+            return _common_struct(one, other) if one.names == other.names else None
         case ArrayType(), ArrayType():
             element = common_type(one.element_type, other.element_type)
             return None if element is None else replace(one, element_type=element)
@@ -82,6 +78,12 @@ def common_type(one: DataType, other: DataType) -> DataType | None:
             return next((type_ for type_ in candidates if _becomes(one, type_) and _becomes(other, type_)), None)
         case _:
             return None
+
+
+def _common_struct(one: StructType, other: StructType) -> StructType | None:
+    types = [common_type(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
+    fields = [replace(field, type=found) for field, found in zip(one.fields, types, strict=True) if found]
+    return StructType(fields) if len(fields) == len(types) else None
 
 
 def _becomes(old: DataType, new: DataType) -> bool:
