@@ -96,8 +96,24 @@ class ArrowEngine:
         return stored_schema(stream(frame)[0], sort_columns=options.sort_columns, columns=options.columns)
 
     def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
-        """See `untyped.typed`."""
-        return typed(frame, known)
+        """See `Engine.typed`; what stays untyped is refused by who writes it.
+
+        pandas guesses the types of a frame without rows, so such a frame takes all types, and without columns these
+        too.
+        """
+        table, family = in_memory(frame), family_of(cast("type[Any]", type(frame)))
+        guessed = family == "pandas.DataFrame" and table is not None and not table.num_rows
+        frame = frame if table is None else table
+        schema, batches = stream(frame)
+        if not (guessed or _is_untyped(schema.types)) or (given := known()) is None:
+            return frame
+        target = schema_to_arrow(given)
+        if guessed:
+            return _without_rows(schema, target)
+        filled = _schema(schema, target)
+        if table is not None:
+            return table.cast(filled)
+        return pa.RecordBatchReader.from_batches(filled, (batch.cast(filled) for batch in batches))
 
     @contextmanager
     def pinned(self, frame: Any) -> Generator[pa.Table]:
@@ -187,7 +203,8 @@ class ArrowEngine:
         elif table is not None and self._row_order(options) == "ignored":
             table = _table(batches, schema)
             # Beyond one part, ordering would cost more than the writing, for bytes that the digest spares anyway.
-            one_part = options.single_part or _size(table) <= options.target_part_bytes
+            size = sum(map(total_size, table.to_batches()))
+            one_part = options.single_part or size <= options.target_part_bytes
             batches = _batches(canonical_order(table) if one_part else table)
         return schema, batches
 
@@ -224,31 +241,6 @@ def _table(batches: Iterator[pa.RecordBatch], schema: StructType) -> pa.Table:
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     return iter(table.to_batches(max_chunksize=BATCH_ROWS))
-
-
-def _size(table: pa.Table) -> int:
-    return sum(map(total_size, table.to_batches()))
-
-
-def typed(frame: Any, known: Callable[[], StructType | None]) -> Any:
-    """A frame of the Arrow family, with the types of a known schema where it has none.
-
-    pandas guesses the types of a frame without rows, so such a frame takes all types, and without columns these too.
-    ``known`` is asked only where something is to be typed; what stays untyped is refused by who writes it.
-    """
-    table, family = in_memory(frame), family_of(cast("type[Any]", type(frame)))
-    guessed = family == "pandas.DataFrame" and table is not None and not table.num_rows
-    frame = frame if table is None else table
-    schema, batches = stream(frame)
-    if not (guessed or _is_untyped(schema.types)) or (given := known()) is None:
-        return frame
-    target = schema_to_arrow(given)
-    if guessed:
-        return _without_rows(schema, target)
-    filled = _schema(schema, target)
-    if table is not None:
-        return table.cast(filled)
-    return pa.RecordBatchReader.from_batches(filled, (batch.cast(filled) for batch in batches))
 
 
 def _without_rows(schema: pa.Schema, known: pa.Schema) -> pa.Table:
