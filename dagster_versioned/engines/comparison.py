@@ -165,22 +165,24 @@ def _require_key(key: Sequence[str], types: Sequence[Mapping[str, DataType]]) ->
     if isinstance(key, str) or not key:
         raise InvalidInput(f"The key must be a list of column names, and is {key!r}. Nothing was compared.")
     for name in key:
-        missing = [side for side, columns in zip(("before", "after"), types, strict=True) if name not in columns]
-        if missing:
+        if missing := [side for side, known in zip(("before", "after"), types, strict=True) if name not in known]:
             raise InvalidInput(
                 f"The key names {name!r}, which is no column of {' and '.join(missing)}. Nothing was compared. "
                 f"Columns of both are: {', '.join(repr(column) for column in types[0] if column in types[1])}."
             )
-        old, new = types[0][name], types[1][name]
-        if common_type(old, new) is None:
-            raise InvalidInput(
-                f"The key column {name!r} has the type {old} before and {new} after. Nothing was compared. Cast it to "
-                "the same type on both sides."
-            )
-        if not isinstance(old, str):
-            raise InvalidInput(
-                f"The key column {name!r} is nested ({old}). Nothing was compared. Choose columns of plain types."
-            )
+        _require_matching(name, types[0][name], types[1][name])
+
+
+def _require_matching(name: str, old: DataType, new: DataType) -> None:
+    if common_type(old, new) is None:
+        raise InvalidInput(
+            f"The key column {name!r} has the type {old} before and {new} after. Nothing was compared. Cast it to "
+            "the same type on both sides."
+        )
+    if not isinstance(old, str):
+        raise InvalidInput(
+            f"The key column {name!r} is nested ({old}). Nothing was compared. Choose columns of plain types."
+        )
 
 
 def refuse_bad_keys(

@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import uuid
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -137,6 +138,35 @@ def _with_statistics(schema: pa.Schema, personal: Sequence[str]) -> list[str]:
         else:
             found.append(path)
     return found
+
+
+class BatchQueue:
+    """Batches that another thread is at, of at most so many bytes together."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._futures: deque[tuple[Future[None], int]] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._futures)
+
+    def add(self, future: Future[None], size: int) -> None:
+        """Add one, and wait for the oldest as long as there are too many bytes."""
+        self._futures.append((future, size))
+        self._bytes += size
+        while self._bytes > self._most:
+            self._await_oldest()
+
+    def wait(self) -> None:
+        """Wait for all."""
+        while self._futures:
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        future, size = self._futures.popleft()
+        future.result()
+        self._bytes -= size
 
 
 def part_entries(ordinal: int, partition: str | None, *, salted: bool = False) -> dict[str, str]:

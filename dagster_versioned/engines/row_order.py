@@ -35,17 +35,20 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     _require_orderable(table, keys)
     if table.num_rows < 2:
         return table
-    names = [*keys, *(name for name in table.column_names if name not in keys)]
-    ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
-    signs = [_is_below_zero(column) for column in ordered if pa.types.is_floating(column.type)]
-    if len(ordered) < table.num_columns:
-        ordered += lanes_of(table)
-    ordered += signs
+    ordered = _sort_columns(table, keys)
     # Positional names: Arrow would read a column name such as ".a" as a path.
     by = pa.Table.from_arrays(ordered, [f"c{i}" for i in range(len(ordered))]).combine_chunks()
     indices = cast("pa.Array[Any]", pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
     pieces = [table.take(indices.slice(start, TAKE_ROWS)) for start in range(0, table.num_rows, TAKE_ROWS)]
     return pa.concat_tables(pieces)
+
+
+def _sort_columns(table: pa.Table, keys: Sequence[str]) -> "list[pa.ChunkedArray[Any]]":
+    names = [*keys, *(name for name in table.column_names if name not in keys)]
+    ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
+    signs = [_is_below_zero(column) for column in ordered if pa.types.is_floating(column.type)]
+    hashes = lanes_of(table) if len(ordered) < table.num_columns else []
+    return [*ordered, *hashes, *signs]
 
 
 def _require_orderable(table: pa.Table, keys: Sequence[str]) -> None:

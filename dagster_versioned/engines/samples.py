@@ -117,6 +117,10 @@ class UpstreamSamples:
         chosen = {*(self.select or ()), *self.ids, *self.on}
         return [name for name in names if self.select is None or name in chosen]
 
+    def data_columns(self, names: Sequence[str]) -> list[str]:
+        """The columns that are none of its versions, while those of samples are computed."""
+        return [name for name in names if name not in self.version_columns]
+
     @property
     def version_columns(self) -> list[str]:
         """What the columns of its versions are called while those of samples are computed."""

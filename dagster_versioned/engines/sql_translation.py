@@ -314,10 +314,9 @@ class Translation:
         return changed
 
     def _cast_as_spark(self, node: Expr) -> Expr:
-        wanted = cast("exp.DataType", node.args["to"]).this.value
-        if wanted not in _TEXTS and wanted not in _FORMS and wanted != "DECIMAL":
-            return node
-        if isinstance(node.this, exp.Literal) and not node.this.is_string and "." not in node.this.name:
+        wanted, given = cast("exp.DataType", node.args["to"]).this.value, node.this
+        is_whole = isinstance(given, exp.Literal) and not given.is_string and "." not in given.name
+        if is_whole or wanted not in {*_TEXTS, *_FORMS, "DECIMAL"}:
             return node
         held = self._type_of(node.this)
         if wanted in _TEXTS:

@@ -39,14 +39,8 @@ def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:
     """
     if isinstance(key, Feature):
         return key.key
-    keys: Any = getattr(key, "keys", None)
-    if isinstance(keys, Set) and len(cast("Set[Any]", keys)) > 1:
-        raise InvalidInput(
-            f"The asset of {', '.join(sorted(each.to_user_string() for each in cast('Set[Any]', keys)))} is no single "
-            "feature. Nothing was read or written. Name one of its features by the Feature."
-        )
     if not isinstance(key, str | Sequence):
-        key = cast("Sequence[str]", getattr(getattr(key, "key", None), "path", None) or [repr(key)])
+        key = _path_of(key)
     parts = key.split("/") if isinstance(key, str) else list(key)
     if not parts or not all(_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
@@ -54,6 +48,17 @@ def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:
             " of letters, digits, '_' and '-', its parts joined by '/'."
         )
     return "/".join(parts)
+
+
+def _path_of(asset: Asset) -> Sequence[str]:
+    """The parts of an asset's key. Raises `InvalidInput` for an asset of several keys."""
+    keys: Any = getattr(asset, "keys", None)
+    if isinstance(keys, Set) and len(cast("Set[Any]", keys)) > 1:
+        raise InvalidInput(
+            f"The asset of {', '.join(sorted(each.to_user_string() for each in cast('Set[Any]', keys)))} is no single "
+            "feature. Nothing was read or written. Name one of its features by the Feature."
+        )
+    return cast("Sequence[str]", getattr(getattr(asset, "key", None), "path", None) or [repr(asset)])
 
 
 EVERY_UPSTREAM = "*"

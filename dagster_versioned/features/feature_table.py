@@ -305,8 +305,7 @@ class _Comparison:
         self, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
     ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
         """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
-        head = None if self.full or self.stale_if is not None else self.head
-        changed = self._changed(head, given, digests)
+        changed, head = self._changed(given, digests), self.head
         if head is None or changed is None:
             return None
         if not changed:
@@ -329,25 +328,25 @@ class _Comparison:
         return narrow, frames, self._stored(head, lambda frame: self.pin(some(frame)))
 
     def _changed(
-        self,
-        head: UpstreamFiles | None,
-        given: Mapping[str, UpstreamFiles],
-        digests: Mapping[str, Mapping[str, str]],
+        self, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
     ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
         """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
 
         By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
         all samples are to be compared.
         """
-        record = None if head is None else FeatureRecord.of(head.files.versions[0].identity.custom)
-        if head is None or record is None or not self._tells_all(record, digests):
+        if self.head is None or self.full or self.stale_if is not None:
+            return None
+        version = self.head.files.versions[0]
+        record = FeatureRecord.of(version.identity.custom)
+        if record is None or not self._tells_all(record, digests):
             return None
         found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
         for each in self.of.plan.upstreams:
             if digests[each.name] == record.upstreams[each.name]:
                 continue
             now = given[each.name]
-            before = now.before(head.files.versions[0])
+            before = now.before(version)
             if before is None or self.of.used(each, before.digests()) != record.upstreams[each.name]:
                 return None
             found[each.name] = before.without(now), now.without(before)

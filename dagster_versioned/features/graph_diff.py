@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.definitions import Feature, Field
 from dagster_versioned.features.graph import FeatureGraph
 
 Change = Literal["added", "removed", "changed"]
@@ -116,23 +116,27 @@ def _field_changes(
         elif key not in now:
             yield FieldChange(key, "removed", was_versions[key], None)
         else:
-            was_from, now_from = ({ref.text for ref in graph.parents(new.key, key)} for graph in (before, after))
-            codes = (was[key].code_version, now[key].code_version)
-            columns = (was[key].columns, now[key].columns)
-            change = FieldChange(
-                key,
-                "changed",
-                was_versions[key],
-                now_versions[key],
-                codes if codes[0] != codes[1] else None,
-                columns if set(columns[0]) != set(columns[1]) else None,
-                tuple(sorted(now_from - was_from)),
-                tuple(sorted(was_from - now_from)),
-                tuple(sorted(was_from & now_from & changed)),
-            )
+            change = _field_change(before, after, new.key, was[key], now[key], changed)
             if change.has_reason:
                 changed.add(f"{new.key}.{key}")
                 yield change
+
+
+def _field_change(
+    before: FeatureGraph, after: FeatureGraph, feature: str, was: Field, now: Field, changed: set[str]
+) -> FieldChange:
+    was_from, now_from = ({ref.text for ref in graph.parents(feature, now.key)} for graph in (before, after))
+    return FieldChange(
+        now.key,
+        "changed",
+        before.versions(feature).fields[now.key],
+        after.versions(feature).fields[now.key],
+        (was.code_version, now.code_version) if was.code_version != now.code_version else None,
+        (was.columns, now.columns) if set(was.columns) != set(now.columns) else None,
+        tuple(sorted(now_from - was_from)),
+        tuple(sorted(was_from - now_from)),
+        tuple(sorted(was_from & now_from & changed)),
+    )
 
 
 def _definition_changes(old: Feature, new: Feature) -> Iterator[DefinitionChange]:

@@ -66,11 +66,8 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
     if table.exists():
         return TakenOver(key, table.version())
     above = [table.beside(dep.feature.split("/")) for dep in feature.feature.deps]
-    try:
-        rows = store.samples(feature.graph, key)
-    except TableNotFound:
-        return TakenOver(key)
-    if not rows.num_rows or not all(each.exists() for each in above):
+    rows = _samples(store, feature)
+    if rows is None or not all(each.exists() for each in above):
         return TakenOver(key)
     files = [UpstreamFiles(each, each.files()) for each in above]
     given = {dep.feature: each for dep, each in zip(feature.feature.deps, files, strict=True)}
@@ -86,6 +83,14 @@ def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
         code_version=feature.graph.versions(key).feature,
     )
     return TakenOver(key, written.version, part.todo, part.asked.left)
+
+
+def _samples(store: MetaxyStore, feature: FeatureTable) -> pa.Table | None:
+    try:
+        rows = store.samples(feature.graph, feature.feature.key)
+    except TableNotFound:
+        return None
+    return rows if rows.num_rows else None
 
 
 def _current(resolved: ResolvedIncrement, rows: pa.Table) -> Increment[Any]:

@@ -5,7 +5,7 @@ they are an upper bound: what comes of that is taken for changed, and for passin
 it the data versions that it had. What nobody can know before it ran is reported as unknown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -197,16 +197,24 @@ def _expected(
         new = asked.new.rename_columns({PROVENANCE_BY_FIELD: DATA_VERSION_BY_FIELD})
         parts.append(new.select([*kept, DATA_VERSION_BY_FIELD]))
     if pending.stored is not None:
-        stored = _stored(dep, upstream, pending.stored, plan, kept)
-        units, columns = (", ".join(map(quoted, names)) for names in (plan.units, kept))
-        stale = f"stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
-        query = f"SELECT {columns}, {stale} FROM stored JOIN stale USING ({units})"
-        parts.append(select_rows(query, stale=asked.stale, stored=stored))
-        away = pa.concat_tables([each.select(list(plan.units)) for each in (asked.stale, asked.gone)])
-        stays = anti_join(stored, away, plan.units)
-        parts.append(_passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD]))
+        parts += _of_stored(dep, upstream, pending, pending.stored, kept)
     rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
     return _ExpectedRows(table, cast("Any", None), rows)
+
+
+def _of_stored(
+    dep: FeatureDep, upstream: UpstreamSamples, pending: _PendingFeature, files: UpstreamFiles, kept: Sequence[str]
+) -> Iterator[pa.Table]:
+    """What will be of the stored samples: of those that are stale, and of those that stay."""
+    plan, asked = pending.plan, pending.increment.asked
+    stored = _stored(dep, upstream, files, plan, kept)
+    units, columns = (", ".join(map(quoted, names)) for names in (plan.units, kept))
+    stale = f"stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
+    query = f"SELECT {columns}, {stale} FROM stored JOIN stale USING ({units})"
+    yield select_rows(query, stale=asked.stale, stored=stored)
+    away = pa.concat_tables([each.select(list(plan.units)) for each in (asked.stale, asked.gone)])
+    stays = anti_join(stored, away, plan.units)
+    yield _passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD])
 
 
 def _stored(

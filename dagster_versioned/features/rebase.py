@@ -95,11 +95,10 @@ def rebase(
             continue
         known = before or _definitions(history, stage)
         _require_old_names(names, known, feature)
-        found = stage.root(known) if not feature.deps else stage.derived(known)
+        found = stage.derived(known) if feature.deps else stage.root(known)
         if found is not None:
             alone = _names_alone(feature.key, known, graph, names)
-            believed = feature.key in unchecked
-            compared = _checked(found, alone, functions.get(feature.key), believed, compare)
+            compared = _checked(found, alone, functions.get(feature.key), feature.key in unchecked, compare)
             plans[feature.key] = found
             features.append(RebasedFeature(feature.key, found.head, found.samples, found.left, compared))
     if dry_run or not features:

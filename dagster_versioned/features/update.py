@@ -134,9 +134,8 @@ def resolve_update(
         dep.feature: _upstream(table_of(graph[dep.feature], project, others), partition) for dep in definition.deps
     }
     given = {name: each for name, each in files.items() if each is not None}
-    found = kept.resolve(
-        given, partition=partition, as_type=as_type or pa.Table, full=full, stale_if=stale_if, where=where
-    )
+    as_type = as_type or pa.Table
+    found = kept.resolve(given, partition=partition, as_type=as_type, full=full, stale_if=stale_if, where=where)
     parents = [parent for each in given.values() for parent in each.table.upstream_of(each.files)]
     return FeatureUpdate(found, parents, partition)
 

@@ -1,8 +1,7 @@
 """The engine for pyarrow, pandas and Polars."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -15,7 +14,7 @@ from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, to_table, unreadable
-from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
+from dagster_versioned.engines.parquet_part import BatchQueue, PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import (
     ROW_GROUP_ROWS,
     Part,
@@ -97,8 +96,24 @@ class ArrowEngine:
         return stored_schema(stream(frame)[0], sort_columns=options.sort_columns, columns=options.columns)
 
     def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
-        """See `untyped.typed`."""
-        return typed(frame, known)
+        """See `Engine.typed`; what stays untyped is refused by who writes it.
+
+        pandas guesses the types of a frame without rows, so such a frame takes all types, and without columns these
+        too.
+        """
+        table, family = in_memory(frame), family_of(cast("type[Any]", type(frame)))
+        guessed = family == "pandas.DataFrame" and table is not None and not table.num_rows
+        frame = frame if table is None else table
+        schema, batches = stream(frame)
+        if not (guessed or _is_untyped(schema.types)) or (given := known()) is None:
+            return frame
+        target = schema_to_arrow(given)
+        if guessed:
+            return _without_rows(schema, target)
+        filled = _schema(schema, target)
+        if table is not None:
+            return table.cast(filled)
+        return pa.RecordBatchReader.from_batches(filled, (batch.cast(filled) for batch in batches))
 
     @contextmanager
     def pinned(self, frame: Any) -> Generator[pa.Table]:
@@ -188,7 +203,8 @@ class ArrowEngine:
         elif table is not None and self._row_order(options) == "ignored":
             table = _table(batches, schema)
             # Beyond one part, ordering would cost more than the writing, for bytes that the digest spares anyway.
-            one_part = options.single_part or _size(table) <= options.target_part_bytes
+            size = sum(map(total_size, table.to_batches()))
+            one_part = options.single_part or size <= options.target_part_bytes
             batches = _batches(canonical_order(table) if one_part else table)
         return schema, batches
 
@@ -204,24 +220,18 @@ def _write_and_tally(
     batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: RowsSummarizer, options: WriteOptions
 ) -> tuple[RowsSummary, list[Part]]:
     """Write while another thread digests; what waits for it is at most as large as a row group."""
-    waiting: deque[tuple[Future[None], int]] = deque()
-    waiting_bytes = 0
+    waiting = BatchQueue(options.row_group_bytes)
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
         for batch in batches:
             if not waiting and batch.nbytes < _WORTH_A_THREAD:
                 tally.update(batch)
                 writer.write(batch)
                 continue
-            waiting.append((thread.submit(tally.update, batch), batch.nbytes))
-            waiting_bytes += batch.nbytes
+            digested = thread.submit(tally.update, batch)
             writer.write(batch)
-            while waiting_bytes > options.row_group_bytes:
-                done, size = waiting.popleft()
-                done.result()
-                waiting_bytes -= size
+            waiting.add(digested, batch.nbytes)
         parts = writer.close()
-        for done, _ in waiting:
-            done.result()
+        waiting.wait()
     return tally.finish(), parts
 
 
@@ -233,33 +243,10 @@ def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     return iter(table.to_batches(max_chunksize=BATCH_ROWS))
 
 
-def _size(table: pa.Table) -> int:
-    return sum(map(total_size, table.to_batches()))
-
-
-def typed(frame: Any, known: Callable[[], StructType | None]) -> Any:
-    """A frame of the Arrow family, with the types of a known schema where it has none.
-
-    pandas guesses the types of a frame without rows, so such a frame takes all types, and without columns these too.
-    ``known`` is asked only where something is to be typed; what stays untyped is refused by who writes it.
-    """
-    table = in_memory(frame)
-    schema, batches = stream(frame if table is None else table)
-    guessed = (
-        table is not None and not table.num_rows and family_of(cast("type[Any]", type(frame))) == "pandas.DataFrame"
-    )
-    if not (guessed or _is_untyped(schema.types)) or (given := known()) is None:
-        return frame if table is None else table
-    target = schema_to_arrow(given)
-    if guessed:
-        own, theirs = cast("list[Any]", list(schema)), cast("list[Any]", list(target))
-        by_name = {field.name: field for field in theirs}
-        fields = [by_name.get(field.name, field) for field in own]
-        return pa.schema(fields or theirs).empty_table()
-    filled = _schema(schema, target)
-    if table is not None:
-        return table.cast(filled)
-    return pa.RecordBatchReader.from_batches(filled, (batch.cast(filled) for batch in batches))
+def _without_rows(schema: pa.Schema, known: pa.Schema) -> pa.Table:
+    own, theirs = cast("list[Any]", list(schema)), cast("list[Any]", list(known))
+    by_name = {field.name: field for field in theirs}
+    return pa.schema([by_name.get(field.name, field) for field in own] or theirs).empty_table()
 
 
 def _schema(schema: pa.Schema, target: pa.Schema) -> pa.Schema:

@@ -27,7 +27,7 @@ from dagster_versioned.engines.comparison import (
     refuse_bad_keys,
 )
 from dagster_versioned.engines.spark.assignment import quoted
-from dagster_versioned.engines.spark.releases import to_arrow
+from dagster_versioned.engines.spark.releases import positional, to_arrow
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def diff_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> 
     """See `dagster_versioned.engines.dispatch.diff_rows`; checking the keys is a job for each side."""
     _, compared = compared_columns(stored_schema(before.schema), stored_schema(after.schema), key)
     # Positional names: a user's may hold dots and backticks, and both sides have the same.
-    old, new = _renamed(before, "before"), _renamed(after, "after")
+    old, new = positional(before, "before"), positional(after, "after")
     old_names, new_names = _names(before, "before"), _names(after, "after")
     for side, frame, names in (("before", old, old_names), ("after", new, new_names)):
         refuse_bad_keys("key", key, repr(side), bad_keys(frame, [names[name] for name in key], key))
@@ -67,10 +67,6 @@ def diff_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> 
 
 def _names(frame: "DataFrame", side: str) -> dict[str, str]:
     return {name: f"{side}{i}" for i, name in enumerate(frame.columns)}
-
-
-def _renamed(frame: "DataFrame", side: str) -> "DataFrame":
-    return frame.toDF(*_names(frame, side).values())
 
 
 def _row_counts(is_added: "Column", is_removed: "Column", is_changed: "Column") -> "list[Column]":
@@ -162,56 +158,50 @@ def _holds_map(data_type: spark_types.DataType) -> bool:
 
 def compare_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> Comparison:
     """See `dagster_versioned.engines.dispatch.compare`; a job, and without a key one for each side."""
-    frames = dict(zip(SIDES, (before, after), strict=True))
+    frames: dict[str, DataFrame] = dict(zip(SIDES, (before, after), strict=True))
     schemas = stored_schema(before.schema), stored_schema(after.schema)
-    measured = dict(zip(SIDES, measured_columns(*schemas), strict=True))
-    rows = None
+    measured: dict[str, StructType] = dict(zip(SIDES, measured_columns(*schemas), strict=True))
     if key:
-        common, compared = compared_columns(*schemas, key)
-        held = {side: and_measured(common, measured[side]) for side in SIDES}
-        grouped = _grouped({side: _plain(frames[side], held[side], side) for side in SIDES}, held, key)
-        is_changed = differ(
-            grouped,
-            grouped,
-            [(f"before{held['before'].names.index(n)}", f"after{held['after'].names.index(n)}") for n in compared],
-        )
-        names = [f"k{i}" for i in range(len(key))]
-        counts = _counts(is_changed, names)
-        found = _row(
-            grouped,
-            [
-                *counts,
-                *(
-                    aggregate
-                    for side in SIDES
-                    for aggregate in _aggregates(side, held[side], measured[side], of_key=True)
-                ),
-            ],
-        )
-        for side in SIDES:
-            nulls, repeated = (_whole(found, f"{side}_{what}") for what in ("nulls", "repeated"))
-            nrow = sf.col(f"{side}_rows")
-            bad = grouped.where((nrow > 1) | (has_null(names) & (nrow > 0)))
-            refuse_bad_keys("key", key, repr(side), (nulls, repeated, lambda bad=bad: examples(bad, names, key)))
-        rows = {name: _whole(found, name) for name in ("added", "removed", "changed", "unchanged")}
+        rows, found = _compare_rows(frames, *compared_columns(*schemas, key), measured, key)
         founds = dict.fromkeys(SIDES, found)
     else:
-        founds = {
-            side: _row(
-                _plain(frames[side], measured[side], side),
-                _aggregates(side, measured[side], measured[side], of_key=False),
-            )
-            for side in SIDES
-        }
+        rows, founds = None, {side: _measured_alone(frames[side], measured[side], side) for side in SIDES}
     old, new = (_statistics(side, measured[side], founds[side]) for side in SIDES)
     return Comparison(rows, differing(old, new))
+
+
+def _measured_alone(frame: "DataFrame", schema: StructType, side: str) -> pa.Table | None:
+    return _row(_plain(frame, schema, side), _aggregates(side, schema, schema, of_key=False))
+
+
+def _compare_rows(
+    frames: Mapping[str, "DataFrame"],
+    common: StructType,
+    compared: Sequence[str],
+    measured: Mapping[str, StructType],
+    key: Sequence[str],
+) -> tuple[dict[str, int], pa.Table | None]:
+    """How many rows differ, once keys are checked, and what is measured of columns beside that; one job."""
+    held = {side: and_measured(common, measured[side]) for side in SIDES}
+    grouped = _grouped({side: _plain(frames[side], held[side], side) for side in SIDES}, held, key)
+    pairs = [(f"before{held['before'].names.index(n)}", f"after{held['after'].names.index(n)}") for n in compared]
+    names = [f"k{i}" for i in range(len(key))]
+    counts = _counts(differ(grouped, grouped, pairs), names)
+    aggregates = [_aggregates(side, held[side], measured[side], of_key=True) for side in SIDES]
+    found = _row(grouped, [*counts, *aggregates[0], *aggregates[1]])
+    for side in SIDES:
+        nulls, repeated = (_whole(found, f"{side}_{what}") for what in ("nulls", "repeated"))
+        nrow = sf.col(f"{side}_rows")
+        bad = grouped.where((nrow > 1) | (has_null(names) & (nrow > 0)))
+        refuse_bad_keys("key", key, repr(side), (nulls, repeated, lambda bad=bad: examples(bad, names, key)))
+    return {name: _whole(found, name) for name in ("added", "removed", "changed", "unchanged")}, found
 
 
 def _plain(frame: "DataFrame", schema: StructType, side: str) -> "DataFrame":
     """The columns of a schema, in its types. Positional names: a user's may hold dots and backticks."""
     types = spark_schema(schema)
     positions = {name: i for i, name in enumerate(frame.columns)}
-    return _renamed(frame, "_c").select(
+    return positional(frame).select(
         *(
             sf.col(f"_c{positions[name]}").cast(types[name].dataType).alias(f"{side}{i}")
             for i, name in enumerate(schema.names)

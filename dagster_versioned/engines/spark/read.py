@@ -23,7 +23,14 @@ from dagster_versioned.engines.spark.executors import plans_here, runs_here
 from dagster_versioned.engines.spark.float_filters import holds_floats, kept_by_spark, reader_options
 from dagster_versioned.engines.spark.numbered_tasks import in_tasks
 from dagster_versioned.engines.spark.part_rows import rows_of_part
-from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, pushes_filters, reads_widened, release
+from dagster_versioned.engines.spark.releases import (
+    from_arrow,
+    parquet_reader,
+    positional,
+    pushes_filters,
+    reads_widened,
+    release,
+)
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
 
@@ -55,13 +62,10 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     if paths is None and s3_scheme is None and runs_here(session):
         scan = PartCache.default().localized(scan)
         paths = _local_paths(scan)
-    if scan.mapping == "id" and (named := by_name(scan)) is not None:
-        scan = named
-    if scan.mapping == "id" or has_hidden(scan) or not (reads_widened() or _all_footers(scan, _none_narrower)):
-        # Spark finds columns by id only where the whole session says so; some files it would pass over without a word;
-        # and Spark 3.5 has no values of a narrower type than it is asked for.
-        s3_scheme = None
-    elif paths is not None:
+    scan = by_name(scan) or scan
+    if not _finds_all(scan):
+        return read_through_executors(scan, session)
+    if paths is not None:
         return _native(scan, session, paths)
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
@@ -80,6 +84,15 @@ def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
 
         return loaded(session, FilteredPartsSource, scan, schema)
     return in_tasks(session, len(scan.files), partial(rows_of_part, scan), schema)
+
+
+def _finds_all(scan: Scan) -> bool:
+    """Whether Spark's own reader finds all columns of all files.
+
+    It finds columns by id only where the whole session says so; some files it passes over without a word; and that of
+    3.5 has no values of a narrower type than it is asked for.
+    """
+    return scan.mapping != "id" and not has_hidden(scan) and (reads_widened() or _all_footers(scan, _none_narrower))
 
 
 def _local_paths(scan: Scan) -> list[str] | None:
@@ -177,7 +190,7 @@ def _by_spark(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "Dat
     elif scan.mapping == "none" and not holds_floats(scan.selected, scan.without_nan):
         return frame
     else:
-        frame = frame.toDF(*(f"_c{i}" for i in range(len(plan.stored.fields))))
+        frame = positional(frame)
     targets = spark_schema(scan.selected)
 
     def column(name: str) -> "Column":
@@ -273,11 +286,12 @@ def _known_by_file(scan: Scan, paths: Sequence[str], constant: Sequence[str]) ->
 
 
 def by_name(scan: Scan) -> Scan | None:
-    """The same scan, with columns found by their physical names; ``None`` where that may be another column in a file.
+    """A scan by ids with columns found by their physical names; ``None`` where that may be another column in a file.
 
     Writers give columns both, so both are the same in every file but those that were taken over from elsewhere.
     """
-    return replace(scan, mapping="name") if _all_footers(scan, _same_by_name) else None
+    is_same = scan.mapping == "id" and _all_footers(scan, _same_by_name)
+    return replace(scan, mapping="name") if is_same else None
 
 
 def _all_footers(scan: Scan, asked: Callable[[Scan, Sequence[StructField], pa.Schema], bool]) -> bool:

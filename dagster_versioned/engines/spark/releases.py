@@ -72,13 +72,19 @@ def has_arrow_functions() -> bool:
     return release() >= (4, 1)
 
 
+def positional(frame: "DataFrame", prefix: str = "_c") -> "DataFrame":
+    """The frame with its columns called by their places: dots and backticks break expressions, and 3.5 takes any name
+    for one."""
+    return frame.toDF(*(f"{prefix}{i}" for i in range(len(frame.columns))))
+
+
 def to_arrow(frame: "DataFrame") -> pa.Table:
     """The rows of a frame in this process."""
     if release() >= (4, 0):
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    plain = frame.toDF(*(f"_c{i}" for i in range(len(frame.columns))))  # 3.5 takes names for expressions
+    plain = positional(frame)
     streams: list[Any] = plain.mapInArrow(self_contained(_streams), "stream binary").collect()
     tables = [pa.ipc.open_stream(arrow_reader(bytes(row[0]))).read_all() for row in streams]
     if not tables:

@@ -53,10 +53,7 @@ def resolve(
 ) -> SampleChanges:
     """See `SampleRows.resolve`. The frames of changes are lazy; their counts are computed at once."""
     frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
-    data = {
-        each.name: [name for name in frames[each.name].columns if name not in each.version_columns]
-        for each in plan.upstreams
-    }
+    data = {each.name: each.data_columns(frames[each.name].columns) for each in plan.upstreams}
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): dict(frame.dtypes) for name, frame in frames.items()})
     return _compared(plan, frames, current, _expected(plan, frames, data), pin)
@@ -190,9 +187,12 @@ def _compared(
     counted = _counted(plan, changed, names)
     new, old, gone = (counted[f"k{kind}"] for kind in (_NEW, _STALE, _GONE))
     unchanged = known.count() - old - gone if known is not None else 0
-    # Of two rows of a sample, none or one may differ from what is stored.
-    lost = _is_plain(plan) and known is not None and expected.count() != new + old + unchanged
-    if _is_plain(plan) and (counted["nulls"] or counted["repeated"] or lost):
+    if _is_plain(plan) and (
+        counted["nulls"]
+        or counted["repeated"]
+        # Of two rows of a sample, none or one may differ from what is stored.
+        or (known is not None and expected.count() != new + old + unchanged)
+    ):
         ((name, frame),) = frames.items()
         require_ids(f"Upstream {name!r}" if plan.upstreams else name, plan.ids, frame)
 
@@ -201,15 +201,19 @@ def _compared(
         supplied = column(PROVENANCE_BY_FIELD).alias(DATA_VERSION_BY_FIELD), column(PROVENANCE).alias(DATA_VERSION)
         return changed.where(column(_KIND) == kind).select(*map(column, expected.columns), *supplied)
 
-    gone_units = changed.where(column(_KIND) == _GONE).select(*map(column, plan.units))
-    if current is None:
-        orphaned = gone_units
-    elif {*plan.units} == {*plan.ids}:
-        orphaned = gone_units.select(*map(column, plan.ids))
-    else:
-        orphaned = current.select(*map(column, plan.ids)).join(gone_units, list(plan.units), "left_semi")
+    orphaned = _orphaned(plan, changed, current)
     reasons = {member: counted[name] for member, name in zip(plan.members, names, strict=False) if counted[name]}
     return SampleChanges(rows(_NEW), rows(_STALE), orphaned, Counts(new, old, gone, unchanged, reasons))
+
+
+def _orphaned(plan: SamplePlan, changed: "DataFrame", current: "DataFrame | None") -> "DataFrame":
+    """The ids of stored samples whose units are expected no more."""
+    units = changed.where(column(_KIND) == _GONE).select(*map(column, plan.units))
+    if current is None:
+        return units
+    if {*plan.units} == {*plan.ids}:
+        return units.select(*map(column, plan.ids))
+    return current.select(*map(column, plan.ids)).join(units, list(plan.units), "left_semi")
 
 
 def _flags(plan: SamplePlan) -> list[str]:

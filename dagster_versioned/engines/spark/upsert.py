@@ -10,16 +10,16 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
-from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.comparison import bad_keys, differ, examples
 from dagster_versioned.engines.spark.executors import run_by_executors
-from dagster_versioned.engines.spark.releases import to_arrow
+from dagster_versioned.engines.spark.releases import positional, to_arrow
 from dagster_versioned.engines.spark.session import kept
-from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
+from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied, together
 from dagster_versioned.engines.upsert import (
     Positions,
     RowMatch,
@@ -281,14 +281,6 @@ def tallied_together(
         return tallied(batches, schema, key)
 
     with run_by_executors(frame.sparkSession):
-        columns = [quoted(name) for name in schema.names]
-        positional = frame.select(*columns).toDF(*(f"_c{i}" for i in range(len(columns))))
-        reports = [
-            TaskReport.from_bytes(bytes(row[0]))
-            for row in positional.mapInArrow(self_contained(run), REPORT_SCHEMA).collect()
-        ]
-    bag = BagDigest(schema_to_arrow(schema), key)
-    for report in reports:
-        bag.merge(*report.lanes)
-    null_counts = [sum(counts) for counts in zip(*(report.null_counts for report in reports), strict=True)]
-    return bag, tuple(null_counts or [0] * len(schema.fields))
+        by_place = positional(frame.select(*map(quoted, schema.names)))
+        found = by_place.mapInArrow(self_contained(run), REPORT_SCHEMA).collect()
+    return together((TaskReport.from_bytes(bytes(row[0])) for row in found), schema, key)

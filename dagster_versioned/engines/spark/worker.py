@@ -8,9 +8,8 @@ import itertools
 import os
 import pickle
 import tempfile
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.files.arrow_memory import in_arrow
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
+from dagster_versioned.engines.parquet_part import BatchQueue, PartWriter, local_disk, partitioned_parts
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, RowsSummarizer, WriteOptions
 from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, too_old
 from dagster_versioned.errors import StorageError
@@ -136,7 +135,7 @@ class Task:
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
-                pending = _BatchQueue()
+                pending = BatchQueue(PENDING_BYTES)
                 for batch in conform_all(_renamed(batches, self.schema), self.schema):
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
@@ -215,27 +214,16 @@ def _report(tally: RowsSummarizer, partition: int, size: int) -> TaskReport:
     return TaskReport(partition, tally.nrow, size, tally.null_counts, lanes, sequence, parts=[])
 
 
-class _BatchQueue:
-    """Batches on their way through the encoder, bounded in bytes."""
-
-    def __init__(self) -> None:
-        self._futures: deque[tuple[Future[None], int]] = deque()
-        self._bytes = 0
-
-    def add(self, future: Future[None], size: int) -> None:
-        self._futures.append((future, size))
-        self._bytes += size
-        while self._bytes > PENDING_BYTES:
-            self._await_oldest()
-
-    def wait(self) -> None:
-        while self._futures:
-            self._await_oldest()
-
-    def _await_oldest(self) -> None:
-        future, size = self._futures.popleft()
-        future.result()
-        self._bytes -= size
+def together(
+    reports: Iterable[TaskReport], schema: StructType, key: bytes | None = None
+) -> tuple[BagDigest, tuple[int, ...]]:
+    """The digest of the rows of all tasks that they have no order in, under a key or not, and the nulls by column."""
+    bag, null_counts = BagDigest(schema_to_arrow(schema), key), [0] * len(schema.fields)
+    for report in reports:
+        null_counts = [a + b for a, b in zip(null_counts, report.null_counts, strict=True)]
+        if report.lanes:
+            bag.merge(*report.lanes)
+    return bag, tuple(null_counts)
 
 
 def _runs(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:

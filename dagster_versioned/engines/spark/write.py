@@ -23,7 +23,7 @@ from dagster_versioned.engines.row_size import fixed_size
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import is_classic, optimized_text
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
-from dagster_versioned.engines.spark.releases import limits_batch_bytes
+from dagster_versioned.engines.spark.releases import limits_batch_bytes, positional
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.worker import (
     ORDINALS_PER_TASK,
@@ -31,11 +31,12 @@ from dagster_versioned.engines.spark.worker import (
     Task,
     TaskReport,
     rows_from,
+    together,
     with_lanes,
 )
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest
+from dagster_versioned.identity.digest import RowsDigest, SequenceDigest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -82,11 +83,11 @@ def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order
 def _positional(frame: "DataFrame", schema: StructType) -> "DataFrame":
     """The stored columns in their order, named ``_c0``, ``_c1``, …: dots and backticks break expressions."""
     positions = {name: i for i, name in enumerate(frame.columns)}
-    positional = frame.toDF(*(f"_c{i}" for i in range(len(positions))))
+    by_place = positional(frame)
     order = [positions[name] for name in schema.names]
     if order == sorted(order):
-        return positional
-    return positional.select(*(f"_c{i}" for i in order)).toDF(*(f"_c{i}" for i in range(len(order))))
+        return by_place
+    return positional(by_place.select(*(f"_c{i}" for i in order)))
 
 
 def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_order: RowOrder) -> "DataFrame":
@@ -120,6 +121,17 @@ def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
     from pyspark.sql import functions as sf
 
     plain = [field.name for field in schema.fields if isinstance(field.type, str)]
+    _require_sortable(schema, keys, plain)
+    columns = {name: sf.col(f"_c{schema.names.index(name)}") for name in (*keys, *plain)}
+    order = list(columns.values())
+    if len(plain) < len(schema.fields):
+        order += [sf.col(name) for name in _LANES]
+    # Sorting takes -0.0 and 0.0 for equal. Asked only of rows that are equal in all else, so the text costs nothing.
+    order += [c.cast("string") == "-0.0" for name, c in columns.items() if schema.field(name).type in _FLOATING]
+    return [column.asc_nulls_last() for column in order]
+
+
+def _require_sortable(schema: StructType, keys: Sequence[str], plain: Sequence[str]) -> None:
     for key in keys:
         if key not in schema.names:
             raise InvalidInput(
@@ -128,13 +140,6 @@ def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
             )
         if key not in plain:
             raise InvalidInput(f"sort_rows names {key!r}, a nested column, which has no order. Nothing was written.")
-    columns = {name: sf.col(f"_c{schema.names.index(name)}") for name in (*keys, *plain)}
-    order = list(columns.values())
-    if len(plain) < len(schema.fields):
-        order += [sf.col(name) for name in _LANES]
-    # Sorting takes -0.0 and 0.0 for equal. Asked only of rows that are equal in all else, so the text costs nothing.
-    order += [c.cast("string") == "-0.0" for name, c in columns.items() if schema.field(name).type in _FLOATING]
-    return [column.asc_nulls_last() for column in order]
 
 
 def _with_lanes(rows: "DataFrame", schema: StructType) -> "DataFrame":
@@ -189,19 +194,13 @@ def _collected_narrow(rows: "DataFrame", task: Task) -> "list[Row] | None":
 
 
 def _contents(schema: StructType, reports: list[tuple[TaskReport, bytes | None]], row_order: RowOrder) -> RowsSummary:
-    arrow = schema_to_arrow(schema)
-    null_counts = [0] * len(schema.fields)
-    for report, _ in reports:
-        null_counts = [a + b for a, b in zip(null_counts, report.null_counts, strict=True)]
-    if row_order == "ignored":
-        bag = BagDigest(arrow)
-        for report, _ in reports:
-            bag.merge(*report.lanes)
-        digest = bag.finish()
-    else:
+    bag, null_counts = together((report for report, _ in reports), schema)
+    digest = bag.finish()
+    if row_order == "significant":
         texts = [report.sequence for report, _ in reports]
-        digest = RowsDigest.parse(texts[0]) if texts and texts[0] is not None else SequenceDigest(arrow).finish()
-    return RowsSummary(schema, digest.nrow, tuple(null_counts), digest)
+        empty = SequenceDigest(schema_to_arrow(schema))
+        digest = RowsDigest.parse(texts[0]) if texts and texts[0] is not None else empty.finish()
+    return RowsSummary(schema, digest.nrow, null_counts, digest)
 
 
 def _parts(
@@ -280,12 +279,7 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     ``None`` where that is unknown or would not help: columns that are neither strings nor of fixed size (a binary
     is wide as a rule), a session that sets the limit itself, Spark Connect, a release without the limit.
     """
-    session = rows.sparkSession
-    if not limits_batch_bytes() or not is_classic(type(rows)) or not _pinned_threads():
-        return None
-    if session.conf.get(_MAX_BYTES, None) is not None:
-        return None
-    batch_rows = int(session.conf.get(_MAX_ROWS) or 0)
+    batch_rows = _bounding_rows(rows)
     sizes = dict(zip(rows.columns, map(fixed_size, schema_to_arrow(schema).types), strict=True))
     strings = [name for name, field in zip(rows.columns, schema.fields, strict=True) if field.type == "string"]
     if batch_rows <= 0 or any(size is None and name not in strings for name, size in sizes.items()):
@@ -295,6 +289,14 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     wide = " + ".join(["0L", *(f"coalesce(CAST(octet_length({name}) AS BIGINT), 0L)" for name in strings)])
     kept = [f"CASE WHEN NOT _wide THEN {name} END AS {name}" if name in strings else name for name in rows.columns]
     return rows.selectExpr("*", f"{wide} > {room}L AS _wide").selectExpr(*kept, "_wide")
+
+
+def _bounding_rows(rows: "DataFrame") -> int:
+    """How many rows of a batch bound it where its bytes are not asked for; 0 where they are, or cannot but be."""
+    session = rows.sparkSession
+    if not limits_batch_bytes() or not is_classic(type(rows)) or not _pinned_threads():
+        return 0
+    return int(session.conf.get(_MAX_ROWS) or 0) if session.conf.get(_MAX_BYTES, None) is None else 0
 
 
 def takes_all_batches(result: "DataFrame") -> bool:

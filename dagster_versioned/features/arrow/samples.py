@@ -89,10 +89,7 @@ def matching(table: pa.Table, condition: str) -> NDArray[np.bool_]:
 
 
 def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
-    data = {
-        each.name: [name for name in frames[each.name].column_names if name not in each.version_columns]
-        for each in plan.upstreams
-    }
+    data = {each.name: each.data_columns(frames[each.name].column_names) for each in plan.upstreams}
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): _types(frame) for name, frame in frames.items()})
     columns = dict.fromkeys([*plan.on, *(name for each, _ in plan.joins for name in data[each.name])])

@@ -13,7 +13,7 @@ from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_col
 from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors
-from dagster_versioned.engines.spark.releases import has_arrow_functions, require
+from dagster_versioned.engines.spark.releases import has_arrow_functions, positional, require
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.features.content_versions import digests_of, require_content
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, row_shas
@@ -63,8 +63,8 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
             yield pa.RecordBatch.from_arrays([*batch.columns, packed], [*batch.schema.names, name])
 
     added = StructField(name, StructType([StructField(each, StringType()) for each in members]))
-    positional = frame.toDF(*(f"_c{i}" for i in range(len(frame.columns))))  # 3.5 takes names for expressions
-    found = positional.mapInArrow(self_contained(run), StructType([*positional.schema.fields, added]))
+    by_place = positional(frame)
+    found = by_place.mapInArrow(self_contained(run), StructType([*by_place.schema.fields, added]))
     return found.toDF(*frame.columns, name)
 
 
@@ -75,8 +75,7 @@ def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]
     known: list[str] = kind.fieldNames() if isinstance(kind, StructType) else []
     require_columns(f"The column {DATA_VERSION_BY_FIELD!r} of the frame", known, members)
     versions = [quoted(DATA_VERSION_BY_FIELD).getField(member).cast("string") for member in members]
-    narrow = frame.select(*map(quoted, ids), *versions)
-    narrow = narrow.toDF(*(f"_c{i}" for i in range(len(narrow.columns))))
+    narrow = positional(frame.select(*map(quoted, ids), *versions))
     schema = stored_schema(narrow.schema)
     arrow, first = schema_to_arrow(schema), len(ids)
 
