@@ -159,10 +159,10 @@ class DatomDocuments:
         checks: dict[str, Check] = {}
         were_cleared = _may_lack(history, listed_from)
         for version in versions:
-            check = _is(metadata_document(version))
+            check = is_one_of(metadata_document(version))
             if were_cleared or version.log_version > listed_from:
                 same = (v for v in history.versions if v.metadata_sha == version.metadata_sha and _is_one_part(v))
-                check = _is(None, *map(metadata_document, same))
+                check = is_one_of(None, *map(metadata_document, same))
             checks[f".metadata/{version.metadata_sha}.json"] = check
         checks[HISTORY_KEY] = lambda data: _is_listing(data, history, listed_from)
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
@@ -341,7 +341,7 @@ def _manifest_entry(listed: _StoredHistory) -> dict[str, Any]:
     }
 
 
-def _is(*allowed: bytes | None) -> Check:
+def is_one_of(*allowed: bytes | None) -> Check:
     return lambda data: data in allowed
 
 

@@ -16,8 +16,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.document import is_dropped, read_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
-from dagster_versioned.tables.environment.document import EnvironmentDocument
-from dagster_versioned.tables.environment.fork import Fork
+from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork
 from dagster_versioned.tables.state import TableState
 
 FOLDER = "environments/forks/"

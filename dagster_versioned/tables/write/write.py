@@ -486,7 +486,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
 
 
 def _contradicted(changing: Sequence[WritePlan]) -> set[str]:
-    """The keys of computations that gave other rows before."""
     made = [plan.pending.computing for plan in changing if plan.contradicted]
     return {computing.key for computing in made if computing is not None}
 
