@@ -159,8 +159,8 @@ class EnvironmentDocument:
     """The document of an environment: the fork that it goes on from, and the other one while a rebase is on its way.
 
     ``next`` is the fork that a rebase goes to, ``previous`` the one that it came from; at most one of them is there.
-    It is one document, so that each step of a rebase is one swap by ETag, and whatever else reads or deletes it sees the
-    rebase as it is then: before the swap of forks there is ``next``, after it ``previous``, and in the end neither.
+    It is one document, so that each step of a rebase is one swap by ETag, and whatever else reads or deletes it sees
+    the rebase as it is then: before the swap of forks there is ``next``, after it ``previous``, and in the end neither.
 
     All are of one environment, each of another generation. Raises `ValueError` where they are not.
     """
