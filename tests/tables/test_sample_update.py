@@ -1,6 +1,7 @@
 """Updates of tables of samples: what goes and what stays, against which version, what is refused."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import by_key
 from support.stores import contents
 
 VECTORS = TableOptions(properties={"delta.enableDeletionVectors": "true"})
@@ -70,10 +72,7 @@ def update(
     )
 
 
-def rows_of(table: VersionedTable, version: int | None = None) -> dict[int, Any]:
-    read = table.read(version)
-    assert read.num_rows == len(set(read["id"].to_pylist()))
-    return dict(zip(read["id"].to_pylist(), read["value"].to_pylist(), strict=True))
+rows_of = partial(by_key, key="id")
 
 
 def files(table: VersionedTable) -> dict[str, int]:

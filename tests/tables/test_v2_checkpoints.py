@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from dagster_versioned.publication.park import park
 from dagster_versioned.tables.documents.publish import CHECKPOINT_INTERVAL
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import folder
 from support.readers import assert_same, by_datafusion, by_deltalake
 
 V2 = TableOptions(properties={"delta.checkpointPolicy": "v2"})
@@ -32,10 +32,6 @@ CHECKPOINT = checkpoint_key(CHECKPOINT_INTERVAL)
 
 def rows(*numbers: int) -> pa.Table:
     return pa.table({"n": list(numbers), "word": [str(number) for number in numbers]})
-
-
-def folder(table: VersionedTable) -> Any:
-    return table.project.data.local_path(str(table.name))
 
 
 def made(project: Project, *, since: int = 0, commits: int = CHECKPOINT_INTERVAL + 2) -> VersionedTable:
