@@ -1,7 +1,6 @@
 """Generated columns, defaults and invariants that another program gave a versioned table: every verb obeys them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,6 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.promote import promote
-from dagster_versioned.delta.actions import Protocol
-from dagster_versioned.delta.commit.conflicts import NOTHING
-from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
@@ -24,6 +19,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import altered
 from support.readers import assert_same, by_datafusion, by_deltalake
 from support.spark import spark
 
@@ -44,15 +40,10 @@ def rows(*numbers: int | None, twice: int | None = None) -> pa.Table:
 
 def ruled(table: VersionedTable, metadata: Mapping[str, str], *, within: bool = False) -> VersionedTable:
     """The table, of whose last column, or of what is within it, another program noted something."""
-    snapshot = table.state.snapshot
-    schema = snapshot.schema.to_json()
+    schema = table.state.snapshot.schema.to_json()
     last = schema["fields"][-1]
     (last["type"]["fields"][0] if within else last)["metadata"] |= metadata
-    features = tuple(FEATURES.get(key, "allowColumnDefaults") for key in metadata)
-    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, features))
-    noted = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode())
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, noted], "ALTER", NOTHING))
-    return table.project.table(str(table.name))
+    return altered(table, *(FEATURES.get(key, "allowColumnDefaults") for key in metadata), schema=schema)
 
 
 def require(table: VersionedTable, metadata: Mapping[str, str], expected: pa.Table) -> None:
