@@ -34,7 +34,7 @@ def frame(rows: Mapping[int, int | None]) -> pa.Table:
 
 
 def changes(table: VersionedTable, version: int) -> list[Change]:
-    read = read_changes(folder(table), version, version)
+    read = read_changes(str(folder(table)), version, version)
     assert set(read["_commit_version"].to_pylist()) <= {version}
     return sorted(zip(*(read[name].to_pylist() for name in ("_change_type", "key", "value")), strict=True), key=str)
 
