@@ -23,8 +23,6 @@ from support.stores import contents
 
 datom = pytest.importorskip("datom")  # needs pyarrow 20
 
-LOG = ("_delta_log/0000", ".parquet")
-
 
 def derived(project: Project) -> dict[str, str]:
     """Everything that is neither a commit nor a part."""
