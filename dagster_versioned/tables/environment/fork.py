@@ -16,18 +16,16 @@ from dagster_versioned.identity.names import TableName, check_environment_name, 
 from dagster_versioned.storage.overlay import Owner
 from dagster_versioned.tables.document import encode, parse_object
 from dagster_versioned.tables.documents.head import HeadDocument, head_key
-from dagster_versioned.tables.documents.tag import commit_sha256_in
+from dagster_versioned.tables.documents.tag import TaggedTable, commit_sha256_in
 from dagster_versioned.tables.environment.table_fork import TableFork
 
 _GENERATION = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
-class ForkedTable:
-    """A table at the fork: its log up to ``log_version``, whose commit has this SHA-256, and its head then."""
+class ForkedTable(TaggedTable):
+    """A table at the fork, with its head then."""
 
-    log_version: int
-    commit_sha256: str
     head: HeadDocument
 
 
