@@ -21,8 +21,7 @@ from dagster_versioned.projects.moment import commits_of, heads_at_one_moment, p
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import drop_document, read_document
 from dagster_versioned.tables.documents.head import Head
-from dagster_versioned.tables.environment.document import EnvironmentDocument
-from dagster_versioned.tables.environment.fork import Fork, ForkedTable
+from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork, ForkedTable
 from dagster_versioned.tables.environment.registry import (
     FILES,
     key_of,

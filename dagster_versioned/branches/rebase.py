@@ -33,8 +33,7 @@ from dagster_versioned.storage.backoff import RACE
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
 from dagster_versioned.tables.documents.parked_draft import read_drafts, refuse_parked
-from dagster_versioned.tables.environment.document import EnvironmentDocument
-from dagster_versioned.tables.environment.fork import Fork
+from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork
 from dagster_versioned.tables.environment.registry import Environment, document_of, key_of
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.preconditions import require

@@ -58,7 +58,15 @@ class CodeDetails:
 
     def put(self, store: ObjectStore) -> None:
         """Put the document. Where that fails, the log says so, and the functions are not known later."""
-        _put(store, self.sha, self.to_bytes())
+        try:
+            store.put(_key(self.sha), self.to_bytes(), durability="later")
+        except VersionedError:
+            logger.warning(
+                "%s: a version is committed, but the document that names the functions which made it could not be "
+                "written, so that nobody knows them later.",
+                store.uri,
+                exc_info=True,
+            )
 
 
 @dataclass(frozen=True)
@@ -127,18 +135,6 @@ def carry_details(here: ObjectStore, there: ObjectStore, versions: Iterable[Vers
         found = CodeDetails.read(here, sha)
         if found is not None:
             found.put(there)
-
-
-def _put(store: ObjectStore, sha: str, data: bytes) -> None:
-    try:
-        store.put(_key(sha), data, durability="later")
-    except VersionedError:
-        logger.warning(
-            "%s: a version is committed, but the document that names the functions which made it could not be written,"
-            " so that nobody knows them later.",
-            store.uri,
-            exc_info=True,
-        )
 
 
 def _key(sha: str) -> str:

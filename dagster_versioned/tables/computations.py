@@ -47,12 +47,11 @@ def find(store: ObjectStore, state: TableState | None, keys: Mapping[str | None,
         return {}
     recent = state.history.recent_of(list(keys), RECENT_COMMITS)
     found = {cell: made[0] for cell, key in keys.items() if (made := made_under(recent[cell], key))}
-    others = [key for key in keys if key not in found]
+    others = {cell: key for cell, key in keys.items() if cell not in found}
     with ThreadPoolExecutor(min(_AT_ONCE, len(others)) or 1, thread_name_prefix="computations") as pool:
-        named = list(pool.map(_named, repeat(store), [keys[key] for key in others]))
-    for cell, place in zip(others, named, strict=True):
-        version = None if place is None else _committed(state, cell, *place)
-        if version is not None and version.computation == keys[cell]:
+        named = list(pool.map(_named, repeat(store), others.values()))
+    for (cell, key), place in zip(others.items(), named, strict=True):
+        if place is not None and (version := _committed(state, cell, *place)) and version.computation == key:
             found[cell] = version
     return found
 

@@ -1,6 +1,6 @@
 """What changed between two versions, from what the log says of them; rows are compared in `engines.comparison`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,20 +66,14 @@ def version_diff(
     """Compare two versions. Raises `IntegrityError` where an identity does not match its SHA."""
     old, new = before.identity, after.identity
     old_parts, new_parts = ({(add.key, data_line(add)) for add in parts} for parts in (parts_before, parts_after))
-    old_columns, new_columns = _columns(old), _columns(new)
-    common = old_columns.keys() & new_columns.keys()
     return VersionDiff(
         before=before,
         after=after,
         same_data=old.data_sha == new.data_sha,
         rows_before=old.nrow,
         rows_after=new.nrow,
-        columns=tuple(
-            ColumnChange(name, old_columns.get(name), new_columns.get(name))
-            for name in [*new_columns, *(name for name in old_columns if name not in new_columns)]
-            if old_columns.get(name) != new_columns.get(name)
-        ),
-        column_order_changed=[n for n in old_columns if n in common] != [n for n in new_columns if n in common],
+        columns=tuple(_column_changes(_columns(old), _columns(new))),
+        column_order_changed=_is_reordered(list(_columns(old)), list(_columns(new))),
         parts_added=len(new_parts - old_parts),
         parts_removed=len(old_parts - new_parts),
         parts_shared=len(old_parts & new_parts),
@@ -90,6 +84,17 @@ def version_diff(
 
 def _columns(identity: Identity) -> dict[str, Any]:
     return {field["name"]: field["type"] for field in identity.schema["fields"]}
+
+
+def _column_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[ColumnChange]:
+    for name in dict.fromkeys((*new, *old)):
+        if old.get(name) != new.get(name):
+            yield ColumnChange(name, old.get(name), new.get(name))
+
+
+def _is_reordered(old: Sequence[str], new: Sequence[str]) -> bool:
+    common = {*old} & {*new}
+    return [name for name in old if name in common] != [name for name in new if name in common]
 
 
 def _parent_changes(before: Sequence[Parent], after: Sequence[Parent]) -> list[ParentChange]:

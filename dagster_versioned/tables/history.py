@@ -554,7 +554,8 @@ class History:
         self.recent: tuple[CommitRecord, ...] = ()
         self.heads: dict[str | None, Version] = {}
         self.last_foreign: Version | None = None
-        self._last_drop = -1
+        self.last_drop = -1
+        """The log version of the last commit that dropped anything, -1 without one."""
         self._recent_versions: tuple[Version, ...] = ()
         self._complete: _Complete | None = _Complete(records)
         self._append(self._complete.records)
@@ -570,7 +571,7 @@ class History:
         history._extra = tuple(noted[: len(noted) - len(recent)])
         history._collections = _collections(history._extra)
         extra = [version for record in history._extra for version in _versions(record, {})]
-        history.last_foreign, history._last_drop = _last_foreign(extra), _last_drop(extra)
+        history.last_foreign, history.last_drop = _last_foreign(extra), _last_drop(extra)
         history.log_version = log_version - len(recent)
         history._append(recent)
         own = {version: version for version in history._recent_versions}  # which know their commit
@@ -611,7 +612,7 @@ class History:
         heads = _heads(versions, self.heads)
         self.heads = heads if heads.keys() <= self.heads.keys() else _sorted(heads)
         self.last_foreign = _last_foreign(versions) or self.last_foreign
-        self._last_drop = max(self._last_drop, _last_drop(versions))
+        self.last_drop = max(self.last_drop, _last_drop(versions))
         self.log_version += len(added)
         self._trim()
 
@@ -631,7 +632,7 @@ class History:
     def _needed(self, before: int) -> tuple[CommitRecord, ...]:
         """The commits before a log version that a state depends on: the last foreign one, the last drop, and open
         collections."""
-        wanted = {self._last_drop, *(collection.log_version for collection in self.open_collections)}
+        wanted = {self.last_drop, *(collection.log_version for collection in self.open_collections)}
         if self.last_foreign is not None:
             wanted.add(self.last_foreign.log_version)
         known = {record.log_version: record for record in (*self._extra, *self.recent)}
@@ -704,11 +705,6 @@ class History:
         return None if newest is None or newest.raw is None else tuple(newest.raw["identity"]["asset_key"])
 
     @property
-    def last_drop(self) -> int:
-        """The log version of the last commit that dropped anything, -1 without one."""
-        return self._last_drop
-
-    @property
     def is_partitioned(self) -> bool:
         """Whether the table's versions are versions of partitions."""
         return any(partition is not None for partition in self.heads)
@@ -724,14 +720,14 @@ class History:
         older._recent_versions = tuple(v for record in older.recent for v in _versions(record, gone))
         older.heads = _sorted(_heads(older._complete.versions))
         older.last_foreign = _last_foreign(older._complete.versions)
-        older._last_drop = _last_drop(older._complete.versions)
+        older.last_drop = _last_drop(older._complete.versions)
         return older
 
     @property
     def unadopted(self) -> Version | None:
         """The last foreign commit with file actions that no own version came after, or ``None``."""
         newest_own = max((version.log_version for version in self.heads.values()), default=-1)
-        newest_own = max(newest_own, self._last_drop)
+        newest_own = max(newest_own, self.last_drop)
         return self.foreign_since(newest_own)
 
     @property

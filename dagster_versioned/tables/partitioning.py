@@ -90,7 +90,6 @@ class _Rhythm:
         return start if start == moment else self.start(start + _CALENDARS[self.cadence].period)
 
     def start(self, moment: datetime) -> datetime:
-        """The beginning of the window of a moment, on the wall clock."""
         return self.starts(pa.chunked_array([pa.array([moment], pa.timestamp("us"))]))[0].as_py()
 
 

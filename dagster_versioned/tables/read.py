@@ -170,7 +170,6 @@ def without_nan(schema: StructType, adds: Sequence[Add]) -> dict[tuple[str, ...]
 
 
 def _float_paths(schema: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The columns of floats, in structs too."""
     for field in schema.fields:
         if isinstance(field.type, StructType):
             yield from _float_paths(field.type, (*above, field.name))

@@ -1,6 +1,9 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
 import hashlib
+import os
+import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +11,9 @@ from dataclasses import dataclass, replace
 from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, list_log, read_log
 from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
-from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.parts import refuse_foreign_features
 from dagster_versioned.tables.version_index import StoredCommits, load_history
@@ -49,6 +52,40 @@ class TableState:
 def next_version(state: TableState | None) -> int:
     """The log version of the next commit."""
     return 0 if state is None else state.log_version + 1
+
+
+class ForkLock:
+    """A lock between the threads of one process, as a context manager.
+
+    A child that is forked while another thread holds an ordinary lock waits for it forever, because that thread does
+    not exist in the child. What this one guards must be whole at every moment: replaced, never changed in place.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        PROCESS.of(ForkLocks).add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Forget who holds it; for the only thread of a forked child."""
+        self._lock = threading.Lock()
+
+
+class ForkLocks(weakref.WeakSet[ForkLock]):
+    """The locks that a forked child has to renew."""
+
+
+def _renew_all() -> None:
+    for lock in PROCESS.of(ForkLocks):
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
 
 
 @dataclass(frozen=True)

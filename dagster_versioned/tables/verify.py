@@ -364,7 +364,6 @@ def part_problems(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[
 
 
 def _part(store: ObjectStore, add: Add | Cdc) -> str | None:
-    """What is wrong with a part's own file."""
     expected = part_sha(add)
     try:
         info = store.head(add.key)
@@ -377,7 +376,6 @@ def _part(store: ObjectStore, add: Add | Cdc) -> str | None:
 
 
 def _vector(store: ObjectStore, add: Add) -> str | None:
-    """What is wrong with the deletion vector of a part."""
     rows = num_records(add.stats)
     try:
         if add.deletion_vector is not None and rows is not None:

@@ -58,21 +58,15 @@ class Whereabouts(Guard):
             raise moved(self._project.store.uri, mark) from None
         if state is None:
             return self._relocated()
-        mark = self._departure(state)
-        if mark is None:
+        mark = self.mark_of(state)
+        if mark is None or mark.state == "arriving":
             return state
         if (moved_to := self._relocated()) is not None:
             return moved_to
         self._warn_of(mark, state)
         return state
 
-    def _departure(self, state: TableState) -> MigrationMark | None:
-        """The migration that took the table away, if one did."""
-        mark = self.mark_of(state)
-        return None if mark is None or mark.state == "arriving" else mark
-
     def _relocated(self) -> MovedTo | None:
-        """The place to look at instead, if somebody says where the table is."""
         authority = self._project.placement_authority
         store = authority.relocated() if authority is not None else None
         if store is None:

@@ -16,7 +16,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.wrappers import Call
-from dagster_versioned.tables.environment.document import EnvironmentDocument
+from dagster_versioned.tables.environment.fork import EnvironmentDocument
 from dagster_versioned.tables.environment.registry import document_of
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning

@@ -6,9 +6,7 @@ import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.s3 import S3Store
-from support.azurite import AzureServer
-from support.gcs_server import GcsServer
-from support.s3_server import S3Server
+from support.buckets import BUCKETS, new_bucket
 from support.writers import (
     at_once,
     collect_and_write,
@@ -24,33 +22,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 WRITERS, WRITES = 16, 25
 
 
-@pytest.fixture(scope="module")
-def server(s3_server: S3Server) -> S3Server:
-    return s3_server
-
-
-@pytest.fixture(
-    params=[
-        "local",
-        pytest.param("s3", marks=pytest.mark.s3),
-        pytest.param("azure", marks=pytest.mark.azure),
-        "gcs",
-    ]
-)
+@pytest.fixture(params=["local", *BUCKETS])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    if request.param == "local":
-        return LocalStore(tmp_path)
-    if request.param == "azure":
-        azurite: AzureServer = request.getfixturevalue("azurite")
-        return azurite.store(azurite.new_container())
-    if request.param == "gcs":
-        google: GcsServer = request.getfixturevalue("gcs_server")
-        return google.store(google.new_bucket())
-    server: S3Server = request.getfixturevalue("server")
-    # A pickled store carries no credentials: the processes find theirs in the environment.
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-    return server.store(server.new_bucket())
+    return LocalStore(tmp_path) if request.param == "local" else new_bucket(request, monkeypatch)
 
 
 def test_sixteen_processes_lose_no_version(store: ObjectStore) -> None:

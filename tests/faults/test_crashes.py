@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dagster_versioned.storage.wrappers import Fault
-from support.crash_matrix import Case, LocalPlace, failed_at, killed_at, prepared
+from support.crash_matrix import ENDINGS, Case, LocalPlace, failed_at, killed_at, prepared
 from support.crashes import OPERATIONS, Undertaker, undertaker
 from support.tmpfs import scratch
 
@@ -41,12 +41,6 @@ def test_ends_at_a_call_that_writes(case: Case, killer: Undertaker) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-class TestAtEveryCall:
-    def test_killed(self, case: Case, killer: Undertaker) -> None:
-        killed_at(case, killer, case.changes)
-
-    def test_failed(self, case: Case) -> None:
-        failed_at(case, Fault.BEFORE, case.numbers)
-
-    def test_answer_lost(self, case: Case) -> None:
-        failed_at(case, Fault.LOST_ANSWER, case.changes)
+@pytest.mark.parametrize("how", ENDINGS)
+def test_ends_at_every_call(case: Case, killer: Undertaker, how: str) -> None:
+    ENDINGS[how](case, killer)

@@ -6,12 +6,9 @@ from dataclasses import replace
 import pytest
 
 from dagster_versioned.storage import ObjectStore
-from dagster_versioned.storage.wrappers import Fault
-from support.azurite import AzureServer
-from support.crash_matrix import BucketPlace, Case, failed_at, killed_at, prepared
+from support.buckets import BUCKETS, new_bucket
+from support.crash_matrix import ENDINGS, BucketPlace, Case, prepared
 from support.crashes import OPERATIONS, Undertaker, undertaker
-from support.gcs_server import GcsServer
-from support.s3_server import S3Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,24 +19,10 @@ CALLS = {"s3": slice(None), "abfss": slice(0, None, 2), "gs": slice(1, None, 2)}
 """By scheme, those at which an operation ends; half on each of Azure and Google, which have one implementation."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure), "gcs"],
-)
+@pytest.fixture(scope="module", params=BUCKETS)
 def bucket(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    # A pickled store carries no credentials: the processes find theirs in the environment.
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "s3":
-            server: S3Server = request.getfixturevalue("s3_server")
-            patch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-            patch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-            yield server.store(server.new_bucket())
-        elif request.param == "gcs":
-            google: GcsServer = request.getfixturevalue("gcs_server")
-            yield google.store(google.new_bucket())
-        else:
-            azurite: AzureServer = request.getfixturevalue("azurite")
-            yield azurite.store(azurite.new_container())
+        yield new_bucket(request, patch)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +43,6 @@ def case(
     return replace(whole, numbers=whole.numbers[calls], changes=whole.changes[calls])
 
 
-def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
-    killed_at(case, killer, case.changes)
-
-
-def test_failed_at_every_call(case: Case) -> None:
-    failed_at(case, Fault.BEFORE, case.numbers)
-
-
-def test_lost_the_answer_of_every_call(case: Case) -> None:
-    failed_at(case, Fault.LOST_ANSWER, case.changes)
+@pytest.mark.parametrize("how", ENDINGS)
+def test_ends_at_every_call(case: Case, killer: Undertaker, how: str) -> None:
+    ENDINGS[how](case, killer)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import Fault
-from support.crash_matrix import Case, LocalPlace, check, failed_at, killed_at, prepared
+from support.crash_matrix import ENDINGS, Case, LocalPlace, check, prepared
 from support.crashes import Undertaker, table_in, undertaker
 from support.readers import assert_same
 from support.spark import spark
@@ -48,18 +47,9 @@ def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
 
 
 @pytest.mark.slow
-def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
-    killed_at(case, killer, case.changes)
-
-
-@pytest.mark.slow
-def test_failed_at_every_call(case: Case) -> None:
-    failed_at(case, Fault.BEFORE, case.numbers)
-
-
-@pytest.mark.slow
-def test_lost_the_answer_of_every_call(case: Case) -> None:
-    failed_at(case, Fault.LOST_ANSWER, case.changes)
+@pytest.mark.parametrize("how", ENDINGS)
+def test_ends_at_every_call(case: Case, killer: Undertaker, how: str) -> None:
+    ENDINGS[how](case, killer)
 
 
 @pytest.mark.slow

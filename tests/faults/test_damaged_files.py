@@ -29,14 +29,20 @@ from support.tmpfs import scratch
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 VERSIONS = [numbered(20), numbered(90, 100), numbered(40), numbered(25), numbered(7)]
-CHECKPOINT_AT = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_third() -> Iterator[None]:
+    """A checkpoint, and a segment of the index, after every third commit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "CHECKPOINT_INTERVAL", 3)
+        patch.setattr(version_index, "SEGMENT", 3)
+        yield
 
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Path]:
-    with scratch() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
-        patch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
+    with scratch() as folder:
         root = folder / "whole"
         table = table_in(LocalStore(root))
         for rows in VERSIONS:
@@ -53,9 +59,7 @@ def flips(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def root(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
-    monkeypatch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
+def root(whole: Path) -> Iterator[Path]:
     with scratch() as folder:
         yield shutil.copytree(whole, folder / "store")
 
@@ -172,9 +176,7 @@ def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: st
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("document", DERIVED)
-def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document: str, monkeypatch) -> None:
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
-    monkeypatch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
+def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document: str) -> None:
     rows = numbered(3, 500)
     for data in (b"", b"{", b"null", b"[]", b"{}", b"\0" * 40, b"PAR1" * 5):
         with scratch() as folder:

@@ -37,17 +37,12 @@ SERIALIZABLE = {"delta.isolationLevel": "Serializable"}
 FIRST = Append(tuple({"k": k, "v": 0, "s": "first", "p": "abc"[k % 3]} for k in range(20)))
 
 
-@pytest.fixture(scope="module")
-def server(s3_server: S3Server) -> S3Server:
-    return s3_server
-
-
 @pytest.fixture
-def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     # The processes find the keys in the environment.
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-    return f"s3://{server.new_bucket()}/table?region={server.region}&endpoint_url={server.endpoint_url}"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    return f"s3://{s3_server.new_bucket()}/table?region={s3_server.region}&endpoint_url={s3_server.endpoint_url}"
 
 
 @pytest.fixture

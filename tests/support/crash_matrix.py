@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -195,6 +195,14 @@ def failed_at(case: Case, fault: Fault, numbers: Iterable[int]) -> None:
         elif fault is Fault.BEFORE and case.name not in COLLECTING:
             assert found == case.before.versions, f"call {number} failed, but the operation stands"
         with_number(case, number, check)
+
+
+ENDINGS: Mapping[str, Callable[[Case, Undertaker], None]] = {
+    "killed": lambda case, killer: killed_at(case, killer, case.changes),
+    "failed": lambda case, _: failed_at(case, Fault.BEFORE, case.numbers),
+    "answer lost": lambda case, _: failed_at(case, Fault.LOST_ANSWER, case.changes),
+}
+"""How an operation ends at each of its calls."""
 
 
 def with_number(case: Case, number: int, what) -> None:

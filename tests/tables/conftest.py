@@ -1,5 +1,5 @@
 """A project, a table and frames."""
 
-from support.one_table import more, project, rows, table
+from support.one_table import every_fourth, more, project, rows, table
 
-__all__ = ["more", "project", "rows", "table"]
+__all__ = ["every_fourth", "more", "project", "rows", "table"]

@@ -22,6 +22,7 @@ from dagster_versioned.identity.version import AddedRows, Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import by_key, folder
 from support.stores import contents
 
 APPEND = TableOptions(mode="append")
@@ -30,12 +31,6 @@ MERGE = TableOptions(mode="merge", merge_key=("key",))
 
 def frame(**rows: int | None) -> pa.Table:
     return pa.table({"key": pa.array(list(rows), pa.string()), "value": pa.array(list(rows.values()), pa.int64())})
-
-
-def rows_of(table: VersionedTable, version: int | None = None) -> dict[str, Any]:
-    read = table.read(version)
-    assert read.num_rows == len(set(read["key"].to_pylist()))
-    return dict(zip(read["key"].to_pylist(), read["value"].to_pylist(), strict=True))
 
 
 def counts(added: AddedRows | None) -> tuple[int, int]:
@@ -55,10 +50,10 @@ def test_appended_rows_are_beside_the_others_and_no_part_is_written_again(table:
     before = files(table)
     result = table.write(frame(c=3), options=APPEND)
     assert (result.change, counts(result.version.facts.added)) == ("full", (1, 0))
-    assert rows_of(table) == {"a": 1, "b": 2, "c": 3}
+    assert by_key(table) == {"a": 1, "b": 2, "c": 3}
     assert before < files(table)
     assert result.version.identity.nrow == 3
-    assert rows_of(table, 0) == {"a": 1, "b": 2}
+    assert by_key(table, 0) == {"a": 1, "b": 2}
     table.verify().require_ok()
 
 
@@ -74,7 +69,7 @@ def test_a_retried_step_appends_its_rows_once(table: VersionedTable) -> None:
     table.write(frame(b=2), options=APPEND, run=Run("run-2", "rows", 0))
     again = table.write(frame(a=1), options=APPEND, run=Run("run-1", "rows", 1))
     assert (again.change, again.replayed, again.version.log_version) == ("none", True, 0)
-    assert rows_of(table) == {"a": 1, "b": 2}
+    assert by_key(table) == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize("given", [frame(b=2), frame()], ids=["others", "none"])
@@ -102,7 +97,7 @@ def test_what_a_later_attempt_committed_is_found_by_the_one_after_it(table: Vers
     run = second.version.facts.run
     assert run == Run("run-2", "rows", 0, "run-1")
     assert table.write(frame(a=1), options=APPEND, run=Run("run-3", "rows", 0, first_run_id="run-1")).replayed
-    assert rows_of(table) == {"a": 1, "b": 2}
+    assert by_key(table) == {"a": 1, "b": 2}
 
 
 def test_attempts_at_other_computations_append_theirs(table: VersionedTable) -> None:
@@ -119,7 +114,7 @@ def test_rows_are_appended_once_though_the_version_that_brought_them_expired(tab
     table.expire(keep_last=1, dry_run=False)
     assert table.history()[-1].gone == "expire"
     assert table.write(frame(a=1), options=APPEND, run=run).replayed
-    assert rows_of(table) == {"a": 1, "b": 2}
+    assert by_key(table) == {"a": 1, "b": 2}
 
 
 def test_a_commit_of_a_release_that_did_not_number_transactions_is_found(table: VersionedTable) -> None:
@@ -135,7 +130,7 @@ def test_a_commit_of_a_release_that_did_not_number_transactions_is_found(table: 
     table.store.put(key, before)
     found = Project(table.project.name, table.project.store).table(str(table.name))
     assert found.write(frame(a=1), options=APPEND, run=run).replayed
-    assert rows_of(found) == {"a": 1, "b": 2}
+    assert by_key(found) == {"a": 1, "b": 2}
 
 
 def test_a_merge_that_another_has_overtaken_is_not_merged_again(table: VersionedTable) -> None:
@@ -143,15 +138,15 @@ def test_a_merge_that_another_has_overtaken_is_not_merged_again(table: Versioned
     table.write(frame(a=2), options=MERGE, run=Run("other", "rows", 0))
     again = table.write(frame(a=1), options=MERGE, run=Run("run-2", "rows", 0, first_run_id="run-1"))
     assert (again.replayed, again.left_out) == (True, False)
-    assert rows_of(table) == {"a": 2}
+    assert by_key(table) == {"a": 2}
     assert table.write(frame(a=3), options=MERGE, run=Run("run-3", "rows", 0, first_run_id="run-1")).change == "full"
-    assert rows_of(table) == {"a": 3}
+    assert by_key(table) == {"a": 3}
 
 
 def test_a_table_that_was_replaced_before_can_be_appended_to(table: VersionedTable) -> None:
     table.write(frame(b=2, a=1))  # Arrow's rows have an order, which ends here
     result = table.write(frame(c=3), options=APPEND)
-    assert rows_of(table) == {"a": 1, "b": 2, "c": 3}
+    assert by_key(table) == {"a": 1, "b": 2, "c": 3}
     assert result.version.facts.digest.startswith("bag-xxh64x2:")
 
 
@@ -162,7 +157,7 @@ def test_merged_rows_take_the_place_of_those_with_their_key(table: VersionedTabl
     table.write(frame(a=1, b=2), options=MERGE)
     result = table.write(frame(b=20, c=30), options=MERGE)
     assert (result.change, counts(result.version.facts.added)) == ("full", (1, 1))
-    assert rows_of(table) == {"a": 1, "b": 20, "c": 30}
+    assert by_key(table) == {"a": 1, "b": 20, "c": 30}
 
 
 def test_parts_in_which_no_row_changes_stay(table: VersionedTable) -> None:
@@ -172,7 +167,7 @@ def test_parts_in_which_no_row_changes_stay(table: VersionedTable) -> None:
     assert len(before) == 3
     table.write(frame(b=2, c=30), options=small)
     assert len(before & files(table)) == 2
-    assert rows_of(table) == {"a": 1, "b": 2, "c": 30}
+    assert by_key(table) == {"a": 1, "b": 2, "c": 30}
 
 
 @pytest.mark.parametrize("given", [frame(a=1, b=None), frame(b=None)])
@@ -211,14 +206,14 @@ def test_a_new_column_is_null_in_the_rows_of_before(table: VersionedTable) -> No
     }
     assert counts(result.version.facts.added) == (1, 0)
     assert result.version.facts.digest == ArrowEngine().measure(table.read(), _schema(table)).digest.text
-    assert rows_of(table, 0) == {"a": 1, "b": 2}
+    assert by_key(table, 0) == {"a": 1, "b": 2}
 
 
 def test_columns_are_matched_by_name(table: VersionedTable) -> None:
     table.write(frame(a=1), options=MERGE)
     table.write(frame(a=5, b=6).select(["value", "key"]), options=MERGE)
     assert table.read().column_names == ["key", "value"]
-    assert rows_of(table) == {"a": 5, "b": 6}
+    assert by_key(table) == {"a": 5, "b": 6}
 
 
 def test_zeros_and_nans_in_a_key_are_one_each(table: VersionedTable) -> None:
@@ -236,7 +231,7 @@ def test_what_a_crash_between_two_writers_leaves_is_in_the_result(project: Proje
     second.read()
     first.write(frame(a=10, b=2), options=MERGE)
     second.write(frame(c=3), options=MERGE)
-    assert rows_of(first) == {"a": 10, "b": 2, "c": 3}
+    assert by_key(first) == {"a": 10, "b": 2, "c": 3}
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -320,7 +315,7 @@ def test_every_version_is_what_a_dictionary_says(
         model |= given_rows
         expected[result.version.log_version] = dict(model)
     for version, rows in expected.items():
-        assert rows_of(table, version) == rows
+        assert by_key(table, version) == rows
         read = table.read(version)
         facts = table.version(version).facts
         measured = ArrowEngine().measure(read, _schema(table))
@@ -338,8 +333,6 @@ def test_deltalake_reads_every_version(tmp_path: Path) -> None:
     table = Project.open("P", str(tmp_path)).table("rows")
     for given_rows in (frame(a=1, b=2), frame(b=3), frame(c=4)):
         table.write(given_rows, options=MERGE)
-    folder = table.store.local_path("_delta_log")
-    assert folder is not None
     for version in range(3):
-        peer = DeltaTable(str(folder.parent), version=version).to_pyarrow_table().sort_by("key")
+        peer = DeltaTable(str(folder(table)), version=version).to_pyarrow_table().sort_by("key")
         assert peer.to_pydict() == table.read(version).sort_by("key").to_pydict()

@@ -15,6 +15,7 @@ from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import folder
 from support.stores import contents
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -32,14 +33,8 @@ def frame(rows: Mapping[int, int | None]) -> pa.Table:
     return pa.table({"key": pa.array(list(rows), pa.int64()), "value": pa.array(list(rows.values()), pa.int64())})
 
 
-def folder(table: VersionedTable) -> str:
-    path = table.store.local_path("_delta_log")
-    assert path is not None
-    return str(path.parent)
-
-
 def changes(table: VersionedTable, version: int) -> list[Change]:
-    read = read_changes(folder(table), version, version)
+    read = read_changes(str(folder(table)), version, version)
     assert set(read["_commit_version"].to_pylist()) <= {version}
     return sorted(zip(*(read[name].to_pylist() for name in ("_change_type", "key", "value")), strict=True), key=str)
 

@@ -23,6 +23,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.clustering import clustering_of
+from support.one_table import folder
 from support.readers import assert_same, by_datafusion, by_deltalake
 from support.spark import spark
 
@@ -41,10 +42,6 @@ def wide(*values: int) -> pa.Table:
 
 def shuffled(count: int) -> pa.Table:
     return pa.table({"n": [i * 7919 % count for i in range(count)], "s": [str(i % 5) for i in range(count)]})
-
-
-def folder(table: VersionedTable) -> Any:
-    return table.project.data.local_path(str(table.name))
 
 
 def bounds(table: VersionedTable, column: str) -> list[tuple[Any, Any]]:

@@ -1,7 +1,6 @@
 """Generated columns, defaults and invariants that another program gave a versioned table: every verb obeys them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,6 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.promote import promote
-from dagster_versioned.delta.actions import Protocol
-from dagster_versioned.delta.commit.conflicts import NOTHING
-from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.write import create_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
@@ -24,6 +19,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import altered
 from support.readers import assert_same, by_datafusion, by_deltalake
 from support.spark import spark
 
@@ -42,17 +38,12 @@ def rows(*numbers: int | None, twice: int | None = None) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), "twice": pa.array(doubled, pa.int64())})
 
 
-def ruled(table: VersionedTable, metadata: Mapping[str, str], column: str = "twice") -> VersionedTable:
-    """The table, of one of whose columns another program noted something."""
-    snapshot = table.state.snapshot
-    schema = snapshot.schema.to_json()
-    for member in schema["fields"]:
-        member["metadata"] |= metadata if member["name"] == column else {}
-    features = tuple(FEATURES.get(key, "allowColumnDefaults") for key in metadata)
-    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, features))
-    noted = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode())
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, noted], "ALTER", NOTHING))
-    return table.project.table(str(table.name))
+def ruled(table: VersionedTable, metadata: Mapping[str, str], *, within: bool = False) -> VersionedTable:
+    """The table, of whose last column, or of what is within it, another program noted something."""
+    schema = table.state.snapshot.schema.to_json()
+    last = schema["fields"][-1]
+    (last["type"]["fields"][0] if within else last)["metadata"] |= metadata
+    return altered(table, *(FEATURES.get(key, "allowColumnDefaults") for key in metadata), schema=schema)
 
 
 def require(table: VersionedTable, metadata: Mapping[str, str], expected: pa.Table) -> None:
@@ -156,14 +147,9 @@ class TestGenerated:
 
     def test_within_a_column_is_refused(self, table: VersionedTable) -> None:
         table.write(pa.table({"s": [{"x": 1}]}))
-        snapshot = table.state.snapshot
-        schema = snapshot.schema.to_json()
-        schema["fields"][0]["type"]["fields"][0]["metadata"] = {"delta.generationExpression": "1"}
-        protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("generatedColumns",)))
-        noted = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode())
-        commit(table.store, snapshot, lambda read: Transaction(read, [protocol, noted], "ALTER", NOTHING))
+        fresh = ruled(table, {"delta.generationExpression": "1"}, within=True)
         with pytest.raises(UnsupportedFeature, match=r"'s\.x' has a rule of the feature generatedColumns inside"):
-            table.project.table("flights").write(pa.table({"s": [{"x": 2}]}))
+            fresh.write(pa.table({"s": [{"x": 2}]}))
 
     @pytest.mark.spark
     def test_spark(self, spark: Any, generated: VersionedTable) -> None:
@@ -184,14 +170,8 @@ def test_an_invariant(table: VersionedTable) -> None:
 
 def test_an_invariant_within_a_column(table: VersionedTable) -> None:
     table.write(pa.table({"s": [{"x": 1}]}))
-    snapshot = table.state.snapshot
-    schema = snapshot.schema.to_json()
     rule = {"delta.invariants": orjson.dumps({"expression": {"expression": "s.x < 100"}}).decode()}
-    schema["fields"][0]["type"]["fields"][0]["metadata"] = rule
-    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("invariants",)))
-    noted = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode())
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, noted], "ALTER", NOTHING))
-    fresh = table.project.table("flights")
+    fresh = ruled(table, rule, within=True)
     fresh.write(pa.table({"s": [{"x": 2}]}))
     with pytest.raises(InvalidInput, match=r"'invariant of s\.x'"):
         fresh.write(pa.table({"s": [{"x": 100}]}))

@@ -10,6 +10,7 @@ from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import folder
 from support.spark import spark
 from support.stores import contents
 
@@ -20,12 +21,6 @@ POSITIVE = TableOptions(constraints={"positive": "amount > 0"})
 
 def amounts(*values: int | None) -> pa.Table:
     return pa.table({"id": list(range(len(values))), "Amount": pa.array(values, pa.int64())})
-
-
-def folder(table: VersionedTable) -> str:
-    path = table.store.local_path("_delta_log")
-    assert path is not None
-    return str(path.parent)
 
 
 def test_other_programs_see_the_constraint(table: VersionedTable) -> None:

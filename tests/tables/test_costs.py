@@ -14,14 +14,11 @@ from dagster_versioned.tables.documents.datom_documents import HISTORY_KEY
 from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.table import VersionedTable
 from support.call_log import CallLog
+from support.one_table import numbered
 
 LENGTHS = [5, 50, pytest.param(250, marks=pytest.mark.slow), pytest.param(1_100, marks=pytest.mark.slow)]
 COLD_OPEN, COLD_WRITE, WARM_WRITE, UNCHANGED = 12, 14, 8, 3
 """Calls at most, those that fail among them."""
-
-
-def numbered(n: int) -> pa.Table:
-    return pa.table({"n": [n]})
 
 
 @pytest.fixture

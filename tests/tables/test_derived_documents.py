@@ -15,20 +15,13 @@ from dagster_versioned.errors import StoreUnavailable
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
-from dagster_versioned.tables import version_index
-from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key, publish_head, read_head
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import numbered
 from support.stores import contents
 
 datom = pytest.importorskip("datom")  # needs pyarrow 20
-
-LOG = ("_delta_log/0000", ".parquet")
-
-
-def numbered(n: int) -> pa.Table:
-    return pa.table({"n": [n]})
 
 
 def derived(project: Project) -> dict[str, str]:
@@ -42,9 +35,8 @@ def derived(project: Project) -> dict[str, str]:
     }
 
 
-def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
-    monkeypatch.setattr(version_index, "SEGMENT", 4)
+@pytest.mark.usefixtures("every_fourth")
+def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project) -> None:
     plain, parted = project.table("plain"), project.table("parted")
     for n in range(10):
         plain.write(numbered(n % 7), message=f"{n}")
@@ -64,11 +56,9 @@ def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monke
     assert derived(project) == before
 
 
-def test_how_a_checkpoint_is_encoded_is_no_finding_and_what_it_holds_is(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("every_fourth")
+def test_how_a_checkpoint_is_encoded_is_no_finding_and_what_it_holds_is(project: Project) -> None:
     """Another release of pyarrow encodes it otherwise."""
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
     table = project.table("t")
     for n in range(5):
         table.write(numbered(n))
@@ -96,9 +86,8 @@ def test_how_a_checkpoint_is_encoded_is_no_finding_and_what_it_holds_is(
     assert project.table("t").verify().ok
 
 
-def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
-    monkeypatch.setattr(version_index, "SEGMENT", 4)
+@pytest.mark.usefixtures("every_fourth")
+def test_a_table_opens_without_its_checkpoints_and_index(project: Project) -> None:
     table = project.table("flights")
     for n in range(9):
         table.write(numbered(n))
@@ -109,9 +98,8 @@ def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monke
     assert fresh.read().equals(table.read())
 
 
-def test_a_corrupt_index_or_head_stops_nobody(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
-    monkeypatch.setattr(version_index, "SEGMENT", 4)
+@pytest.mark.usefixtures("every_fourth")
+def test_a_corrupt_index_or_head_stops_nobody(project: Project) -> None:
     table = project.table("flights")
     for n in range(9):
         table.write(numbered(n))

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -25,6 +24,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import altered
 
 
 def append_as_another_program(
@@ -202,18 +202,11 @@ def test_a_vector_that_makes_no_sense_returns_no_row(table: VersionedTable, rows
 
 def test_a_table_whose_columns_another_program_mapped_is_refused_by_name(table: VersionedTable, rows: pa.Table) -> None:
     table.write(rows)
-    snapshot = table.state.snapshot
-    schema = snapshot.schema.to_json()
+    schema = table.state.snapshot.schema.to_json()
     for number, field in enumerate(schema["fields"]):
         field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
-    configuration = {**snapshot.metadata.configuration, "delta.columnMapping.mode": "name"}
-    metadata = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode(), configuration=configuration)
-    protocol = merge_protocol(snapshot.protocol, Protocol(3, 7, ("columnMapping",), ("columnMapping",)))
-    now = snapshot.timestamp_ms + 1
-    info = CommitInfo({"inCommitTimestamp": now, "timestamp": now, "operation": "SET TBLPROPERTIES"})
-    data = b"\n".join(encode_action(action) for action in (info, protocol, metadata)) + b"\n"
-    table.store.put_if_absent(f"_delta_log/{snapshot.version + 1:020d}.json", data)
-    fresh = table.project.table("flights")
+    mode = {"delta.columnMapping.mode": "name"}
+    fresh = altered(table, "columnMapping", readers=("columnMapping",), schema=schema, properties=mode)
     for use in (fresh.read, lambda: fresh.write(rows)):
         with pytest.raises(UnsupportedFeature, match="columnMapping"):
             use()

@@ -1,18 +1,13 @@
 """Rules for rows that another program gave to a versioned table: obeyed, or refused by name."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.actions import Protocol
-from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.row_tracking import backfill, new_columns
-from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.features import implemented_features, merge_protocol
+from dagster_versioned.delta.features import implemented_features
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.delta_tables.read import read_delta
@@ -23,6 +18,7 @@ from dagster_versioned.tables.configuration import WITHOUT_VERSIONS, refuse_feat
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.commit import OBEYED
+from support.one_table import altered
 
 IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 
@@ -48,16 +44,9 @@ def test_rules_are_refused_by_name(
     snapshot = table.state.snapshot
     schema = snapshot.schema.to_json()
     schema["fields"][1]["metadata"] = of_column
-    metadata = replace(
-        snapshot.metadata,
-        schema_string=orjson.dumps(schema).decode(),
-        configuration={**snapshot.metadata.configuration, **properties},
-    )
     readers = (feature,) if feature == "typeWidening" else None
-    protocol = merge_protocol(snapshot.protocol, Protocol(3 if readers else 1, 7, readers, (feature,)))
     again = backfill(snapshot) if feature == "rowTracking" else []
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata, *again], "SET", NOTHING))
-    fresh = table.project.table("flights")
+    fresh = altered(table, feature, readers=readers, schema=schema, properties=properties, also=again)
     for change in (
         lambda: fresh.write(more),
         lambda: fresh.write(pa.table({"carrier": ["AA"]})),  # in which no column has the rule
@@ -70,12 +59,7 @@ def test_rules_are_refused_by_name(
 
 def test_a_change_feed_that_another_program_asked_for_is_written(table: VersionedTable, rows: pa.Table) -> None:
     table.write(rows)
-    snapshot = table.state.snapshot
-    asked = {**snapshot.metadata.configuration, "delta.enableChangeDataFeed": "true"}
-    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("changeDataFeed",)))
-    metadata = replace(snapshot.metadata, configuration=asked)
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata], "SET", NOTHING))
-    fresh = table.project.table("flights")
+    fresh = altered(table, "changeDataFeed", properties={"delta.enableChangeDataFeed": "true"})
     merge = TableOptions(mode="merge", merge_key=("carrier",))
     fresh.write(pa.table({"carrier": ["AA"], "delay": [9]}), options=merge)
     folder = table.project.data.local_path("flights")
@@ -86,13 +70,7 @@ def test_a_change_feed_that_another_program_asked_for_is_written(table: Versione
 
 def test_a_constraint_of_another_program_is_obeyed(table: VersionedTable, rows: pa.Table, more: pa.Table) -> None:
     table.write(rows)
-    snapshot = table.state.snapshot
-    metadata = replace(
-        snapshot.metadata, configuration={**snapshot.metadata.configuration, "delta.constraints.c": "delay > -3"}
-    )
-    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("checkConstraints",)))
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata], "SET", NOTHING))
-    fresh = table.project.table("flights")
+    fresh = altered(table, "checkConstraints", properties={"delta.constraints.c": "delay > -3"})
     late = pa.table({"carrier": ["B6"], "delay": [-5]})
     with pytest.raises(InvalidInput, match=r"'c' \(delay > -3\) is false or null for 1 rows"):
         fresh.write(late)

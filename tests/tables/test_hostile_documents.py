@@ -15,19 +15,14 @@ from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.version import Identity
 from dagster_versioned.projects.project import Project
-from dagster_versioned.tables import version_index
-from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.version_index import index_key
+from support.one_table import numbered
 from support.stores import contents
 
 SHA = "a" * 64
-
-
-def numbered(n: int) -> pa.Table:
-    return pa.table({"n": [n]})
 
 
 def commit_raw(table: VersionedTable, version: int, *actions: Mapping[str, Any], **info: Any) -> None:
@@ -139,10 +134,8 @@ def test_what_an_add_tells_besides_its_file_refuses_no_read(table: VersionedTabl
 
 
 @pytest.fixture
-def held(project: Project, monkeypatch: pytest.MonkeyPatch) -> VersionedTable:
+def held(project: Project, every_fourth: None) -> VersionedTable:
     """A table whose newest commit is a hold, with a checkpoint and an index of it."""
-    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
-    monkeypatch.setattr(version_index, "SEGMENT", 4)
     table = project.table("flights")
     for n in range(4):
         table.write(numbered(n), message=f"m{n}")

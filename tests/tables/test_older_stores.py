@@ -22,6 +22,7 @@ from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge, 
 from dagster_versioned.tables.options import TableOptions
 from support.archives import unpack
 from support.feature_tables import Tables, graph_of, loud, words
+from support.one_table import numbered
 from support.readers import by_deltalake, rows
 
 datom = pytest.importorskip("datom")  # needs pyarrow 20
@@ -49,10 +50,6 @@ def folder(old: Path, table: str) -> Path:
     return old / "datom" / table
 
 
-def numbers(*values: int) -> pa.Table:
-    return pa.table({"n": list(values)})
-
-
 def keyed(keys: range, value: int) -> pa.Table:
     return pa.table({"key": list(keys), "value": [value] * len(keys)})
 
@@ -68,16 +65,16 @@ def test_every_version_of_an_older_store_is_there(old: Path) -> None:
     history = plain.history()
     assert [version.log_version for version in history] == list(range(103, -1, -1))
     assert history[-1].entry.identity.message == "version 0"
-    assert plain.read("@0").equals(numbers(0, 1))
-    assert plain.read("pin:first").equals(numbers(0, 1))
-    assert plain.read(history[-12].metadata_sha).equals(numbers(11, 12))
-    assert plain.read().equals(numbers(1))
+    assert plain.read("@0").equals(numbered(0, 1))
+    assert plain.read("pin:first").equals(numbered(0, 1))
+    assert plain.read(history[-12].metadata_sha).equals(numbered(11, 12))
+    assert plain.read().equals(numbered(1))
     days = opened(old).table("days")
     assert sorted(days.partitions()) == ["2024-01-01", "2024-01-02", "2024-01-03"]
-    assert days.read(partition="2024-01-01").equals(numbers(0, 0))
+    assert days.read(partition="2024-01-01").equals(numbered(0, 0))
     assert days.head(partition="2024-01-01").head.held.why == "wrong rows"
     assert [up.parent.table for up in days.upstream()] == ["days"]
-    assert opened(old).table("log").read().equals(numbers(*range(6)))
+    assert opened(old).table("log").read().equals(numbered(*range(6)))
     assert opened(old).table("merged").read().num_rows == 22
     thinned = opened(old).table("thinned")
     assert [version.gone for version in thinned.history()] == [None, None, "expire", "expire", "expire"]
@@ -92,24 +89,24 @@ def test_an_older_store_verifies_as_it_is(old: Path) -> None:
 
 
 def test_an_older_store_is_written_on(old: Path) -> None:
-    retried = opened(old).table("plain").write(numbers(11, 12), message="version 11", run=Run("run-11", "plain", 1))
+    retried = opened(old).table("plain").write(numbered(11, 12), message="version 11", run=Run("run-11", "plain", 1))
     assert (retried.replayed, retried.version.log_version) == (True, 11)
     for n in range(12):
-        opened(old).table("plain").write(numbers(n, n, n))
-    again = opened(old).table("plain").write(numbers(3, 3, 3), message="the same rows")
+        opened(old).table("plain").write(numbered(n, n, n))
+    again = opened(old).table("plain").write(numbered(3, 3, 3), message="the same rows")
     assert (again.bytes_uploaded, again.version.log_version) == (0, 116)
     with pytest.raises(HeldHead):
-        opened(old).table("days").write(numbers(9), partition="2024-01-01")
-    opened(old).table("days").write(numbers(9), partition="2024-01-02")
+        opened(old).table("days").write(numbered(9), partition="2024-01-01")
+    opened(old).table("days").write(numbered(9), partition="2024-01-02")
     opened(old).table("days").release(partition="2024-01-01")
-    opened(old).table("log").write(numbers(6), options=TableOptions(mode="append"))
+    opened(old).table("log").write(numbered(6), options=TableOptions(mode="append"))
     opened(old).table("merged").write(keyed(range(2), 7), options=MERGE)
-    opened(old).table("thinned").write(numbers(5))
+    opened(old).table("thinned").write(numbered(5))
     opened(old).table("thinned").expire(keep_last=1, dry_run=False)
     flights = EventTable(opened(old).table("flights"), EventHistory(merge=SnapshotMerge(primary_key=("id",))))
     flights.write(pa.table({"id": [4], "delay": [9]}))
     verified(old)
-    assert opened(old).table("log").read().equals(numbers(*range(7)))
+    assert opened(old).table("log").read().equals(numbered(*range(7)))
     assert len(opened(old).table("plain").history()) == 117
     assert opened(old).table("days").partitions()["2024-01-02"].metadata_sha
     for table in TABLES:
@@ -121,12 +118,12 @@ def test_an_older_store_is_written_on(old: Path) -> None:
 def test_other_readers_read_an_older_store(old: Path, written_on: bool) -> None:
     if written_on:
         for n in range(12):
-            opened(old).table("plain").write(numbers(n, n, n))
-        opened(old).table("log").write(numbers(6), options=TableOptions(mode="append"))
+            opened(old).table("plain").write(numbered(n, n, n))
+        opened(old).table("log").write(numbered(6), options=TableOptions(mode="append"))
         opened(old).table("plain").repair()
     for table in ("plain", "log", "days", "thinned"):
         assert rows(by_deltalake(folder(old, table))) == rows(opened(old).table(table).read())
-    assert rows(by_deltalake(folder(old, "plain"), 5)) == rows(numbers(5, 6))
+    assert rows(by_deltalake(folder(old, "plain"), 5)) == rows(numbered(5, 6))
     connection = datom.get_conn(datom.store_local(str(old)), project_name="NYC")
     assert datom.read(connection, "plain", as_arrow=True).equals(opened(old).table("plain").read())
     assert "plain" in list(datom.list_artifacts(connection)["name"])
@@ -140,8 +137,8 @@ class TestAStoreOfDraftsAndEnvironments:
         return opened(unpacked("store_a3d4e12", tmp_path))
 
     def test_is_read_as_it_was_and_verifies(self, project: Project):
-        assert project.table("raw").read("tag:before").equals(numbers(1, 2, 3))
-        assert project.table("first_name").read().equals(numbers(5))
+        assert project.table("raw").read("tag:before").equals(numbered(1, 2, 3))
+        assert project.table("first_name").read().equals(numbered(5))
         assert [str(up.parent.table) for up in project.table("words").upstream()] == ["words"]
         assert project.table("vectors").read().sort_by("key")["x"].to_pylist()[0] == 1.5
         kept = find(project.table("made").store, project.table("made").state, {None: "ab" * 32})
@@ -159,15 +156,15 @@ class TestAStoreOfDraftsAndEnvironments:
 
     def test_is_written_on(self, project: Project):
         assert [len(one.results) for one in project.publish("waiting", by="me").published] == [1]
-        assert project.table("raw").read().equals(numbers(1, 2, 3, 4))
+        assert project.table("raw").read().equals(numbered(1, 2, 3, 4))
         with pytest.raises(InvalidName):
-            project.table("first_name").write(numbers(6))
-        project.table("made").write(numbers(9))
+            project.table("first_name").write(numbered(6))
+        project.table("made").write(numbered(9))
         drop_environment(project, "done")
         rebase_environment(project, "open", dry_run=False)
         report = promote(project, "open", dry_run=False, by="me")
         assert [str(cell.table) for cell in report.promoted] == ["of_open"]
-        assert project.table("of_open").read().equals(numbers(4))
+        assert project.table("of_open").read().equals(numbered(4))
         events = EventTable(project.table("events"), EventHistory(merge=UpsertMerge(primary_key=("id",))))
         events.write(pa.table({"id": [3], "delay": [9]}))
         for name in project.tables():

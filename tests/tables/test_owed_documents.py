@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import StorageError
@@ -16,13 +15,10 @@ from dagster_versioned.tables.table import VersionedTable
 from support.crashes import table_in
 from support.hooked_store import HookedStore
 from support.interleaving import Stepped
+from support.one_table import numbered
 
 VERSIONS = 7
 HISTORY = ".metadata/version_history.json"
-
-
-def rows(number: int) -> pa.Table:
-    return pa.table({"n": [number]})
 
 
 @pytest.fixture
@@ -30,7 +26,7 @@ def store(tmp_path: Path) -> LocalStore:
     store = LocalStore(tmp_path / "store")
     table = table_in(store)
     for number in range(VERSIONS):
-        table.write(rows(number))
+        table.write(numbered(number))
     table.verify().require_ok()
     return store
 
@@ -43,17 +39,17 @@ def fail() -> None:
 def test_who_writes_after_a_repair_that_failed_puts_what_it_owes(store: LocalStore, ending: str) -> None:
     with pytest.raises(StorageError):
         table_in(HookedStore(store, "put", ending, fail)).repair()
-    table_in(store).write(rows(VERSIONS))
+    table_in(store).write(numbered(VERSIONS))
     table_in(store).verify().require_ok()
 
 
 def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) -> None:
     other = table_in(store)
-    other.write(rows(VERSIONS))  # knows a head that owes nothing
+    other.write(numbered(VERSIONS))  # knows a head that owes nothing
     with pytest.raises(StorageError):
         table_in(HookedStore(store, "put", HISTORY, fail)).repair()
-    other.write(rows(VERSIONS + 1))
-    table_in(store).write(rows(VERSIONS + 2))
+    other.write(numbered(VERSIONS + 1))
+    table_in(store).write(numbered(VERSIONS + 2))
     table_in(store).verify().require_ok()
 
 
@@ -64,16 +60,16 @@ def test_a_slower_publisher_leaves_the_document_of_a_version_that_was_made_again
     def overtake() -> None:
         other = table_in(store)
         for number in (50, 0, *range(60, 73)):
-            other.write(rows(number))
+            other.write(numbered(number))
 
-    table_in(HookedStore(store, "put", again, overtake)).write(rows(0))
+    table_in(HookedStore(store, "put", again, overtake)).write(numbered(0))
     table_in(store).verify().require_ok()
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "overtake",
-    [lambda table: table.write(rows(VERSIONS)), lambda table: table.expire(keep_last=2, dry_run=False)],
+    [lambda table: table.write(numbered(VERSIONS)), lambda table: table.expire(keep_last=2, dry_run=False)],
     ids=["write", "expire"],
 )
 def test_a_repair_that_is_overtaken_at_some_call_leaves_the_newest_documents(
@@ -101,11 +97,11 @@ def test_a_repair_that_is_overtaken_at_some_call_leaves_the_newest_documents(
 def test_what_a_writer_died_before_it_put_is_put_by_those_after_it(tmp_path: Path, number: int) -> None:
     store = LocalStore(tmp_path)
     for before in range(number):
-        table_in(store).write(rows(before))
+        table_in(store).write(numbered(before))
     dead = table_in(FaultStore(store, fail_once_committed(number)))
-    dead.write(rows(number))
+    dead.write(numbered(number))
     for after in range(3):
-        table_in(store).write(rows(number + 1 + after))
+        table_in(store).write(numbered(number + 1 + after))
         table_in(store).verify().require_ok()
 
 

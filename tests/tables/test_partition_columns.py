@@ -13,6 +13,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import folder
 from support.spark import spark
 from support.stores import contents
 
@@ -31,12 +32,6 @@ ROWS = pa.table(
 
 def keys(table: VersionedTable) -> set[str]:
     return {add.key for add in table.files().adds}
-
-
-def folder(table: VersionedTable) -> str:
-    path = table.store.local_path("_delta_log")
-    assert path is not None
-    return str(path.parent)
 
 
 def in_order(rows: pa.Table) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
@@ -16,11 +15,8 @@ from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.maintenance import collect
 from dagster_versioned.tables.table import VersionedTable
 from support.interleaving import Died, Stepped
+from support.one_table import numbered
 from support.stores import contents
-
-
-def numbered(n: int) -> pa.Table:
-    return pa.table({"n": [n]})
 
 
 def tombstones(table: VersionedTable) -> set[str]:

@@ -1,8 +1,6 @@
 """Versioned tables with checkpoints of the V2 spec: made, verified, repaired, and read by others."""
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +10,7 @@ from deltalake.exceptions import DeltaProtocolError
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.export import export_environment
 from dagster_versioned.branches.promote import promote
-from dagster_versioned.delta.actions import Protocol
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.commit.conflicts import NOTHING
-from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.table import Table
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
@@ -24,6 +18,7 @@ from dagster_versioned.publication.park import park
 from dagster_versioned.tables.documents.publish import CHECKPOINT_INTERVAL
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import altered, folder
 from support.readers import assert_same, by_datafusion, by_deltalake
 
 V2 = TableOptions(properties={"delta.checkpointPolicy": "v2"})
@@ -32,10 +27,6 @@ CHECKPOINT = checkpoint_key(CHECKPOINT_INTERVAL)
 
 def rows(*numbers: int) -> pa.Table:
     return pa.table({"n": list(numbers), "word": [str(number) for number in numbers]})
-
-
-def folder(table: VersionedTable) -> Any:
-    return table.project.data.local_path(str(table.name))
 
 
 def made(project: Project, *, since: int = 0, commits: int = CHECKPOINT_INTERVAL + 2) -> VersionedTable:
@@ -142,12 +133,8 @@ def test_damage_is_found_and_repaired(project: Project) -> None:
 
 def test_another_program_asks_for_them_and_writes_its_own(project: Project) -> None:
     """Under names of their own, with what versions do not note."""
-    table = made(project, since=99, commits=2)
-    snapshot = table.state.snapshot
-    metadata = replace(snapshot.metadata, configuration={**snapshot.metadata.configuration, **V2.properties})
-    protocol = merge_protocol(snapshot.protocol, Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",)))
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata], "SET", NOTHING))
-    table = project.table("flights")
+    asked = made(project, since=99, commits=2)
+    table = altered(asked, "v2Checkpoint", readers=("v2Checkpoint",), properties=V2.properties)
     for number in range(10, 13):
         table.write(rows(number))
     assert is_v2(table)
@@ -173,11 +160,7 @@ def test_a_policy_that_is_none(project: Project) -> None:
 
 
 def test_the_feature_alone_asks_for_nothing(project: Project) -> None:
-    table = made(project, since=99, commits=1)
-    snapshot = table.state.snapshot
-    protocol = merge_protocol(snapshot.protocol, Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",)))
-    commit(table.store, snapshot, lambda read: Transaction(read, [protocol], "UPGRADE", NOTHING))
-    table = project.table("flights")
+    table = altered(made(project, since=99, commits=1), "v2Checkpoint", readers=("v2Checkpoint",))
     for number in range(10, 15):
         table.write(rows(number))
     assert not is_v2(table)

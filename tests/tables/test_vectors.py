@@ -19,6 +19,7 @@ from dagster_versioned.identity.version import data_sha
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import by_key, folder
 from support.stores import contents
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -28,12 +29,6 @@ APPEND = TableOptions(mode="append")
 
 def frame(keys: Sequence[int], value: int = 0) -> pa.Table:
     return pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array([value] * len(keys), pa.int64())})
-
-
-def rows_of(table: VersionedTable, version: Any = None) -> dict[int, int]:
-    read = table.read(version)
-    assert read.num_rows == len(set(read["key"].to_pylist()))
-    return dict(zip(read["key"].to_pylist(), read["value"].to_pylist(), strict=True))
 
 
 def vectors(table: VersionedTable, version: Any = None) -> dict[str, int]:
@@ -67,13 +62,13 @@ def test_a_merge_writes_only_the_rows_that_change(table: VersionedTable, stored:
     assert [add.size for add in table.files().adds if add.key != part] == [
         result.bytes_uploaded - sum(table.store.head(key).size for key in vector_files(table))
     ]
-    assert rows_of(table) == {**dict.fromkeys(range(100), 0), 3: 1, 4: 1, 200: 1}
-    assert rows_of(table, 0) == dict.fromkeys(range(100), 0)
+    assert by_key(table) == {**dict.fromkeys(range(100), 0), 3: 1, 4: 1, 200: 1}
+    assert by_key(table, 0) == dict.fromkeys(range(100), 0)
     assert len(vector_files(table)) == (stored == "file")
     table.verify().require_ok()
     table.write(frame([4, 5], 2), options=MERGE)
     assert vectors(table)[part] == 3
-    assert rows_of(table) == {**dict.fromkeys(range(100), 0), 3: 1, 4: 2, 200: 1, 5: 2}
+    assert by_key(table) == {**dict.fromkeys(range(100), 0), 3: 1, 4: 2, 200: 1, 5: 2}
     table.verify().require_ok()
 
 
@@ -139,7 +134,7 @@ def test_a_part_that_lost_more_than_half_is_written_again(table: VersionedTable)
     table.write(frame([5], 1), options=MERGE)
     assert part not in {add.key for add in table.files().adds}
     assert vectors(table) == {}
-    assert rows_of(table) == {**dict.fromkeys(range(6), 1), **dict.fromkeys(range(6, 10), 0)}
+    assert by_key(table) == {**dict.fromkeys(range(6), 1), **dict.fromkeys(range(6, 10), 0)}
     table.verify().require_ok()
 
 
@@ -176,7 +171,7 @@ def test_without_the_property_parts_are_written_again(table: VersionedTable) -> 
     off = MERGE.model_copy(update={"properties": {"delta.enableDeletionVectors": "false"}})
     table.write(frame([5], 1), options=off)
     assert vectors(table) == {}
-    assert rows_of(table) == {**dict.fromkeys(range(100), 0), 3: 1, 5: 1}
+    assert by_key(table) == {**dict.fromkeys(range(100), 0), 3: 1, 5: 1}
     stays = TableOptions(mode="merge", merge_key=("key",))
     table.write(frame([6], 1), options=MERGE)
     table.write(frame([7], 1), options=stays)  # the table remembers
@@ -194,13 +189,13 @@ def test_a_property_that_means_nothing_is_refused(table: VersionedTable) -> None
 def test_a_revert_brings_vectors_back(table: VersionedTable, stored: str) -> None:
     table.write(frame(range(100)), options=MERGE)
     merged = table.write(frame([3], 1), options=MERGE).version
-    expected, marked = rows_of(table), vectors(table)
+    expected, marked = by_key(table), vectors(table)
     table.write(frame([4], 2), options=MERGE)
     result = table.revert(merged.metadata_sha)
     assert (result.change, result.version.data_sha) == ("full", merged.data_sha)
-    assert (rows_of(table), vectors(table)) == (expected, marked)
+    assert (by_key(table), vectors(table)) == (expected, marked)
     table.revert(0)
-    assert (rows_of(table), vectors(table)) == (dict.fromkeys(range(100), 0), {})
+    assert (by_key(table), vectors(table)) == (dict.fromkeys(range(100), 0), {})
     table.verify().require_ok()
 
 
@@ -229,7 +224,7 @@ def test_partition_columns_and_vectors_go_together(table: VersionedTable) -> Non
     table.write(frame(range(10)), options=options)
     table.write(frame([1], 1), options=options)
     assert list(vectors(table).values()) == [1]
-    assert rows_of(table) == {**dict.fromkeys(range(10), 0), 1: 1}
+    assert by_key(table) == {**dict.fromkeys(range(10), 0), 1: 1}
     table.verify().require_ok()
 
 
@@ -317,10 +312,8 @@ def test_deltalake_reads_every_version(table: VersionedTable, stored: str) -> No
     table.write(frame(range(100)), options=MERGE)
     table.write(frame([3, 200], 1), options=MERGE)
     table.write(frame([4, 5], 2), options=MERGE)
-    folder = table.store.local_path("_delta_log")
-    assert folder is not None
     for version in range(3):
-        peer = QueryBuilder().register("t", DeltaTable(str(folder.parent), version=version))
+        peer = QueryBuilder().register("t", DeltaTable(str(folder(table)), version=version))
         found = pa.table(peer.execute("select * from t order by key").read_all())
         assert found.to_pydict() == table.read(version).sort_by("key").to_pydict()
 
@@ -354,7 +347,7 @@ def test_every_version_is_what_a_dictionary_says(
             expected[table.version().log_version] = model
         for version in table.history():
             if version.gone is None:
-                assert rows_of(table, version.log_version) == expected[version.log_version]
+                assert by_key(table, version.log_version) == expected[version.log_version]
                 measured = ArrowEngine().measure(table.read(version.log_version), table.files().scan.schema)
                 assert version.facts.digest == measured.digest.text
         table.verify().require_ok()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -23,6 +22,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
+from support.one_table import folder
 from support.readers import DELTA_READERS, assert_same, by_datafusion, by_deltalake
 from support.spark import spark
 
@@ -82,12 +82,6 @@ POLARS_CANNOT -= {("float", "double")}
 def frame(data_type: str, values: list[Any] | None = None, first: int = 0) -> pa.Table:
     values = VALUES[data_type] if values is None else values
     return pa.table({"id": list(range(first, first + len(values))), "v": pa.array(values, ARROW[data_type])})
-
-
-def folder(table: VersionedTable) -> Path:
-    path = table.store.local_path("_delta_log")
-    assert path is not None
-    return path.parent
 
 
 def widened(value: Any, data_type: str) -> Any:

@@ -81,13 +81,11 @@ class DatomDocuments:
         self._put_versions(_newer(history, after), at if with_newest or _HISTORY in wanted else at - 1)
         if _HISTORY in wanted:
             self._put_history(history)
-        head = _readable_head(history) if wanted else None
-        if _METADATA in wanted and head is not None:
-            self._put(METADATA_KEY, metadata_document(head))
-        elif _METADATA in wanted:
-            self._store.delete([METADATA_KEY])
+        if _METADATA in wanted:
+            self._put_current(history)
         if _MANIFEST in wanted:
-            self._put_manifest(None if head is None else self._listed or _listing(self._stored_entries()))
+            is_readable = _readable_head(history) is not None
+            self._put_manifest(self._listed or _listing(self._stored_entries()) if is_readable else None)
         return bool(wanted)
 
     def rebuild(self, history: History) -> None:
@@ -115,13 +113,13 @@ class DatomDocuments:
         noted = _git_commits(named)
         stored = {e["version"]: e["log_version"] for e in named if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
         often = Counter(version.metadata_sha for version in history.versions)
-        for version, entry in zip(versions, listed, strict=True):
+        for version in versions:
             # Of an identity that occurred more than once, the document may be another occurrence's.
-            if stored.get(entry["version"]) != entry["log_version"] or often[version.metadata_sha] > 1:
+            if stored.get(version.metadata_sha) != version.log_version or often[version.metadata_sha] > 1:
                 self._put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
         if versions:
             # Before the history, which names them: after a crash in between, nobody would know what to delete.
-            if gone := stored.keys() - {entry["version"] for entry in listed}:
+            if gone := stored.keys() - {version.metadata_sha for version in versions}:
                 self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
             self._put(HISTORY_KEY, encode([_noted(entry, noted) for entry in listed]))
             self._put(METADATA_KEY, metadata_document(versions[0]))
@@ -159,10 +157,10 @@ class DatomDocuments:
         checks: dict[str, Check] = {}
         were_cleared = _may_lack(history, listed_from)
         for version in versions:
-            check = _is(metadata_document(version))
+            check = is_one_of(metadata_document(version))
             if were_cleared or version.log_version > listed_from:
                 same = (v for v in history.versions if v.metadata_sha == version.metadata_sha and _is_one_part(v))
-                check = _is(None, *map(metadata_document, same))
+                check = is_one_of(None, *map(metadata_document, same))
             checks[f".metadata/{version.metadata_sha}.json"] = check
         checks[HISTORY_KEY] = lambda data: _is_listing(data, history, listed_from)
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
@@ -194,6 +192,12 @@ class DatomDocuments:
         if new:
             self._put(HISTORY_KEY, encode(listed))
         self._listed = _listing(listed)
+
+    def _put_current(self, history: History) -> None:
+        if (head := _readable_head(history)) is not None:
+            self._put(METADATA_KEY, metadata_document(head))
+        else:
+            self._store.delete([METADATA_KEY])
 
     def _put_manifest(self, listed: _StoredHistory | None) -> None:
         entry = None if listed is None else _manifest_entry(listed)
@@ -341,7 +345,7 @@ def _manifest_entry(listed: _StoredHistory) -> dict[str, Any]:
     }
 
 
-def _is(*allowed: bytes | None) -> Check:
+def is_one_of(*allowed: bytes | None) -> Check:
     return lambda data: data in allowed
 
 

@@ -400,7 +400,6 @@ def _read(
 
 
 def _require_drafts(data: ObjectStore, infos: Iterable[ObjectInfo]) -> Iterator[ParkedDraft]:
-    """The drafts of a listing. Raises `IntegrityError` where one cannot be read."""
     for _, draft in _read(data, infos):
         if isinstance(draft, IntegrityError):
             raise draft

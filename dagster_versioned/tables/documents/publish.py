@@ -32,7 +32,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import version_index
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.document import read_if_any
-from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments, was_made_again
+from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments, is_one_of, was_made_again
 from dagster_versioned.tables.documents.head import (
     HeadDocument,
     TableHead,
@@ -196,7 +196,7 @@ class Publisher:
         folder."""
         checks = {} if self._datom is None else self._datom.checks(state.history)
         if (end := chain_head(state.snapshot)) is not None and state.log_version > self._forked_at:
-            checks[REF_KEY] = _is(end.head.encode())
+            checks[REF_KEY] = is_one_of(end.head.encode())
         return checks | {
             index_key(at): _holds(records, may_lack=at == state.log_version)
             for at, records in self._own_segments(state.history)
@@ -274,11 +274,6 @@ class Publisher:
             return None
 
 
-def checkpoint_versions(log_version: int) -> range:
-    """The log versions up to one that may have a checkpoint."""
-    return range(CHECKPOINT_INTERVAL, log_version + 1, CHECKPOINT_INTERVAL)
-
-
 @dataclass(frozen=True)
 class _CheckpointBytes:
     """The bytes of one checkpoint, with its note and without, and of the hints that name it."""
@@ -290,7 +285,6 @@ class _CheckpointBytes:
     plain_hint: bytes
 
     def check(self, *, may_lack: bool) -> Check:
-        """Whether what is stored is this checkpoint."""
         both = self.noted, self.plain
 
         def check(data: bytes | None) -> bool:
@@ -303,7 +297,7 @@ class _CheckpointBytes:
 
 def _checkpoints(commits: Sequence[Commit]) -> Iterator[_CheckpointBytes]:
     snapshot, history = replayed(commits[:1]), History().advance(commits[:1])
-    for at in checkpoint_versions(len(commits) - 1):
+    for at in range(CHECKPOINT_INTERVAL, len(commits), CHECKPOINT_INTERVAL):
         tail = commits[snapshot.version + 1 : at + 1]
         snapshot, history = snapshot.advance(tail), history.advance(tail)
         if has_checkpoint(snapshot):
@@ -328,10 +322,6 @@ def segments(history: History, since: int = 0) -> Iterator[tuple[int, Sequence[C
         if end >= since:
             first = 0 if end == size else end - size + 1
             yield end, history.between(first, end)
-
-
-def _is(expected: bytes) -> Check:
-    return lambda data: data == expected
 
 
 def _holds(records: Sequence[CommitRecord], *, may_lack: bool) -> Check:

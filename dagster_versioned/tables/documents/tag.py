@@ -22,7 +22,7 @@ _SHA = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TaggedTable:
-    """A table at a tag: its log up to ``log_version``, whose commit has this SHA-256."""
+    """A table at one moment: its log up to ``log_version``, whose commit has this SHA-256."""
 
     log_version: int
     commit_sha256: str

@@ -16,8 +16,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.document import is_dropped, read_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
-from dagster_versioned.tables.environment.document import EnvironmentDocument
-from dagster_versioned.tables.environment.fork import Fork
+from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork
 from dagster_versioned.tables.state import TableState
 
 FOLDER = "environments/forks/"
@@ -69,13 +68,12 @@ class Environment:
     def check_forked(self, table: TableName, state: TableState) -> None:
         """Raise `IntegrityError` where the table's log is not the one that was forked, but another one in its place."""
         forked = self.fork.tables.get(table)
-        at = -1 if forked is None else forked.log_version
-        if forked is None or (state.log_version >= at and state.history.record(at).sha256 == forked.commit_sha256):
+        if forked is None or forked.is_in(state.history):
             return
         raise IntegrityError(
             f"{table} in {self.base.uri} is another table than the one that the environment {self.name} began with at "
-            f"{self.fork.created}: its log has another commit {at}, or none. Nothing was read or changed. Drop the "
-            "environment, and create it anew."
+            f"{self.fork.created}: its log has another commit {forked.log_version}, or none. Nothing was read or "
+            "changed. Drop the environment, and create it anew."
         )
 
     def check_current(self) -> None:

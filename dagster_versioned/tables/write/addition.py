@@ -132,11 +132,16 @@ class Addition(PendingWrite):
         self._written = upsert.written
         self._changes, self.change_files = upsert.changes, {}
         self.changes_rows = bool(upsert.updated or upsert.replaced)
-        rewritten = matching is not None and matching.rewrite
-        written = upsert.written.contents
-        self.contents = written if rewritten else upsert.contents(contents_of(base.head, scan, self._engine))
+        if matching is not None and matching.rewrite:
+            self.contents = upsert.written.contents
+        else:
+            self.contents = upsert.contents(contents_of(base.head, scan, self._engine))
         counts = upsert.inserted, upsert.updated, upsert.removed
         self.added = AddedRows(self._mode, self._given.digest.text, *counts)
+        return self._kept_parts(base, scan, upsert)
+
+    def _kept_parts(self, base: HeadParts, scan: Scan, upsert: Upsert) -> tuple[Add, ...]:
+        """The parts of the head that stay, without the rows that go; the files of their vectors are known now."""
         vectors = named_by_content(upsert.deleted)
         self.vector_files = vectors.files
         rows = {file.key: file.num_records or 0 for file in scan.files}

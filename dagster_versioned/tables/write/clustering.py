@@ -3,7 +3,7 @@
 Source: the protocol, "Clustered Table". Statistics are no part of a version, so that commits may add to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove
@@ -57,14 +57,16 @@ def with_clustering_statistics(
         return actions
     schema = _schema_after(table, actions)
     paths = clustering_columns({DOMAIN: clustering}, schema, "none")
-    staying = _staying(table, actions) if table is not None and DOMAIN in changes else []
-    again = with_statistics(store, schema, "none", paths, staying)
+    again = with_statistics(store, schema, "none", paths, _staying(table, actions) if DOMAIN in changes else [])
     added = with_statistics(store, schema, "none", paths, [action for action in actions if isinstance(action, Add)])
-    restated = {file.identity: file for file in added}
-    return [
-        *(restated.get(action.identity, action) if isinstance(action, Add) else action for action in actions),
-        *(replace(file, data_change=False) for file in again),
-    ]
+    return [*_restated(actions, added), *(replace(file, data_change=False) for file in again)]
+
+
+def _restated(actions: Sequence[Action], files: Sequence[Add]) -> Iterator[Action]:
+    """The actions, of which those that add these files add them as they are here."""
+    known = {file.identity: file for file in files}
+    for action in actions:
+        yield known.get(action.identity, action) if isinstance(action, Add) else action
 
 
 def _schema_after(table: Snapshot | None, actions: Sequence[Action]) -> StructType:
@@ -73,9 +75,9 @@ def _schema_after(table: Snapshot | None, actions: Sequence[Action]) -> StructTy
     return parse_schema(metadata.schema_string)
 
 
-def _staying(table: Snapshot, actions: Sequence[Action]) -> list[Add]:
+def _staying(table: Snapshot | None, actions: Sequence[Action]) -> list[Add]:
     named = {action.identity for action in actions if isinstance(action, Add | Remove)}
-    return [file for file in table.adds() if file.identity not in named]
+    return [file for file in (table.adds() if table is not None else ()) if file.identity not in named]
 
 
 def _is_clusterable(schema: StructType, path: tuple[str, ...]) -> bool:

@@ -110,7 +110,6 @@ class Reversion:
         return state.history.foreign_since(head.log_version) is None
 
     def _facts(self, state: TableState, timestamp: int) -> Facts:
-        """The facts of the target as it becomes current once more."""
         head, before = state.history.heads.get(self._target.partition), self._target.facts
         return Facts(
             created_at=created_at_text(timestamp),

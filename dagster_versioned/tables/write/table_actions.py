@@ -43,9 +43,7 @@ def table_actions(
     a table that another program created holds versions from now on. Raises `UnsupportedFeature` where the table demands
     what this package cannot write, and `InvalidInput` for columns that it cannot be clustered by.
     """
-    if properties is None:
-        properties = configuration(state.snapshot.metadata if state else None, {}, None)
-    properties = with_statistics_of({**properties, **(OWN if takes_over else {})}, schema.names)
+    properties = with_statistics_of(_properties_after(state, properties, takes_over=takes_over), schema.names)
     clustering = clustering_actions(state.snapshot if state else None, schema, cluster_by)
     asked = {f"{ASKED}clustering": "supported"} if clustering else {}
     needed = protocol_with(OWN_PROTOCOL, {**properties, **asked}, schema)
@@ -54,13 +52,6 @@ def table_actions(
         created = Metadata(name, schema.json(), columns, configuration=properties, created_time=timestamp)
         return [needed, created, *clustering]
     metadata = state.snapshot.metadata
-    if not takes_over and metadata.configuration.get(STAMPED) != "true":
-        refuse_left(state)
-        raise UnsupportedFeature(
-            "This Delta table was created by another program, without in-commit timestamps: it holds no versions yet. "
-            "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "
-            "and write it under another asset key."
-        )
     columns = metadata.partition_columns if partition_columns is None else partition_columns
     protocol = merge_protocol(state.snapshot.protocol, needed)
     after = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
@@ -80,6 +71,23 @@ def refuse_left(state: TableState) -> None:
             "This table was left to other programs (`dagster-versioned leave`), so it takes no versions. Nothing was "
             "written. Take it back with `dagster-versioned adopt`, or write under another asset key."
         )
+
+
+def _properties_after(
+    state: TableState | None, given: Mapping[str, str] | None, *, takes_over: bool
+) -> Mapping[str, str]:
+    known = state.snapshot.metadata if state else None
+    properties = configuration(known, {}, None) if given is None else given
+    if takes_over:
+        return {**properties, **OWN}
+    if state is not None and state.snapshot.metadata.configuration.get(STAMPED) != "true":
+        refuse_left(state)
+        raise UnsupportedFeature(
+            "This Delta table was created by another program, without in-commit timestamps: it holds no versions yet. "
+            "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "
+            "and write it under another asset key."
+        )
+    return properties
 
 
 def version_domain_key(partition: str | None) -> str:

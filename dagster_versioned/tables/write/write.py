@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
@@ -157,15 +158,15 @@ class TableWrite:
             actions=[
                 *table_actions(state, schema, timestamp, properties, columns, cluster_by=self.options.cluster_by),
                 *recorded,
-                *(add for plan in changing for add in plan.adds),
-                *(remove for plan in changing for remove in plan.removes),
+                *chain.from_iterable(plan.adds for plan in changing),
+                *chain.from_iterable(plan.removes for plan in changing),
                 *(add.removed(timestamp) for add in ended.parts),
                 *changes,
                 *self._head_actions(state, changing, ended, timestamp),
             ],
             info=_versions_info(state, changing, ended),
             parameters={"mode": "Overwrite"},
-            unpublished=[upstream for plan in changing for upstream in plan.pending.description.unpublished],
+            unpublished=[*chain.from_iterable(plan.pending.description.unpublished for plan in changing)],
             needs=self._needs(changes),
             staged=self._staged(changes),
         )
@@ -357,10 +358,10 @@ class TableWrite:
         onto = base.onto(pending.partition, self.options.properties)
         head = onto.head
         adds, written = self._parts(pending, onto, base, own, timestamp)
-        sha = data_sha([known_line(add) for add in adds], pending.row_order)
+        sha = data_sha(list(map(known_line, adds)), pending.row_order)
         identity = pending.description.identity(pending.partition, pending.contents, sha)
         name = identity.metadata_sha()
-        if own is not None and own.metadata_sha == name and own.gone is None:
+        if own is not None and (own.metadata_sha, own.gone) == (name, None):
             return self._healed(pending, own, written, Repetition.SAME_ROWS)
         if head is not None and onto.is_version(name, adds) and (onto.held or not self._is_news(pending, head)):
             return self._healed(pending, head, written)
@@ -510,7 +511,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
 
 
 def _contradicted(changing: Sequence[WritePlan]) -> set[str]:
-    """The keys of computations that gave other rows before."""
     made = [plan.pending.computing for plan in changing if plan.contradicted]
     return {computing.key for computing in made if computing is not None}
 
