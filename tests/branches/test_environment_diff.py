@@ -1,15 +1,11 @@
 """What the differences of an environment reach; and what reads rows for them."""
 
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.branches.diff import LARGE_BYTES, DiffOptions, differences
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.projects.downstream import downstream
-
-
-def rows(*numbers) -> pa.Table:
-    return pa.table({"n": numbers})
+from support.chain import rows
 
 
 def build(project, name: str, *upstream: str, n: int = 0, **write):

@@ -34,6 +34,7 @@ from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import environments_of, names_of
 from dagster_versioned.tables.event_history import EventHistory, UpsertMerge
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, clear_mark, put_mark
+from support.chain import numbers, rows
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
 from support.stores import contents, left_of_environments
@@ -49,14 +50,6 @@ class ReadOnlyBase(StoreWrapper):
         if verb in WRITES and key and not key.startswith("environments/"):
             raise AccessDenied(f"{verb} {key}: not permitted")
         return action()
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def numbers(project: Project, table: str = "numbers", **given) -> list[int]:
-    return project.table(table).read(**given)["n"].to_pylist()
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
+from support.chain import rows
+from support.chain import sorted_numbers as numbers
 from support.crashes import BY_VECTORS, append_as_another_program
 from support.frames import numbered
 from support.hooked_store import HookedStore
@@ -41,17 +43,9 @@ from support.stores import contents
 MARK = "datom/.metadata/export.json"
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
 def build(project: Project, table: str, frame: pa.Table, *upstreams: str, **given) -> None:
     parents = [parent for one in upstreams for parent in project.table(one).upstream()]
     project.table(table).write(frame, parents=parents, **given)
-
-
-def numbers(project: Project, table: str, *reference: str) -> list[int]:
-    return sorted(project.table(table).read(*reference)["n"].to_pylist())
 
 
 @pytest.fixture

@@ -19,42 +19,17 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.options import TableOptions
+from support.chain import build, chain, left, numbers, promoted, rows
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
 from support.stores import contents
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code="1", **given):
-    """A version of a derived table, built from the heads of others as they are in this project now."""
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
-
-
-def numbers(project: Project, table: str, **given) -> list[int]:
-    return project.table(table).read(**given)["n"].to_pylist()
-
-
-def left(report) -> dict[str, str]:
-    return {one.table if one.partition is None else f"{one.table}[{one.partition}]": one.why for one in report.left}
-
-
-def promoted(report) -> list[str]:
-    return [one.table if one.partition is None else f"{one.table}[{one.partition}]" for one in report.promoted]
-
-
 @pytest.fixture
 def project(tmp_path) -> Project:
     """``raw``, ``middle`` built from it, ``top`` built from that."""
-    made = Project.open("NYC", str(tmp_path / "lake"))
-    made.table("raw").write(rows(1, 2))
-    build(made, "middle", rows(1, 2), "raw")
-    build(made, "top", rows(3), "middle")
-    return made
+    return chain(Project.open("NYC", str(tmp_path / "lake")))
 
 
 @pytest.fixture

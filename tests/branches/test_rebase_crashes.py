@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.branches.environments import create_environment, drop_environment
@@ -16,6 +15,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.environment.registry import document_of
+from support.chain import build, rows
 from support.crashes import WRITING
 from support.interleaving import Stepped, dying, impatient
 from support.stores import left_of_environments
@@ -32,15 +32,6 @@ WANTED = {
     ("below", None): [40],
 }
 """``daily[b]`` was made anew in production, which ``top`` is built from."""
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code: str = "1", **given):
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
 
 
 def opened(root: Path) -> Project:
