@@ -22,7 +22,7 @@ from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, HeldHe
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environment.registry import names_of
-from support.chain import build, rows
+from support.chain import build, forked, rows
 from support.chain import sorted_numbers as numbers
 from support.crashes import append_as_another_program
 from support.interleaving import Stepped, dying, impatient
@@ -51,8 +51,7 @@ def base(tmp_path_factory) -> Path:
     for key in "ab":
         build(project, "daily", rows(1), "raw", partition=key)
     build(project, "top", rows(3), "middle", "daily")
-    create_environment(project, "pr")
-    branch = project.in_environment("pr")
+    branch = forked(project, "pr")
     build(branch, "middle", rows(20), "raw", code="2")
     build(branch, "daily", rows(10), "raw", code="2", partition="a")
     build(branch, "daily", rows(11), "raw", code="2", partition="c")
@@ -429,8 +428,7 @@ def test_promotions_of_two_environments_at_once(tmp_path):
     build(project, "middle", rows(1), "raw")
     build(project, "top", rows(3), "middle")
     for name, number in (("pr-1", 10), ("pr-2", 20)):
-        create_environment(project, name)
-        branch = project.in_environment(name)
+        branch = forked(project, name)
         build(branch, "middle", rows(number), "raw", code=name)
         build(branch, "top", rows(number + 1), "middle", code=name)
     reports = []

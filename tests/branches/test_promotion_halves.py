@@ -18,7 +18,7 @@ from dagster_versioned.identity.names import table_name
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
-from support.chain import build, chain, left, rows
+from support.chain import build, chain, forked, left, rows
 from support.chain import sorted_numbers as numbers
 from support.hooked_store import HookedStore
 from support.stores import contents
@@ -36,8 +36,7 @@ def project(tmp_path) -> Project:
     """``raw``, ``middle`` built from it, ``top`` built from that; in ``pr-1`` and ``pr-2`` by other code."""
     made = chain(Project.open("NYC", str(tmp_path / "lake")))
     for name, number in (("pr-1", 10), ("pr-2", 20)):
-        create_environment(made, name)
-        branch = made.in_environment(name)
+        branch = forked(made, name)
         build(branch, "middle", rows(number), "raw", code=name)
         build(branch, "top", rows(number + 1), "middle", code=name)
     return made

@@ -16,7 +16,7 @@ from dagster_versioned.identity.version import data_sha
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
-from support.chain import left, rows
+from support.chain import forked, left, rows
 from support.chain import sorted_numbers as numbers
 from support.crashes import append_as_another_program
 from support.frames import ALL_TYPES, ODD_NAMES, ONLY_NULLS
@@ -41,8 +41,7 @@ def project(tmp_path) -> Project:
 
 @pytest.fixture
 def branch(project) -> Project:
-    create_environment(project, "pr-1")
-    return project.in_environment("pr-1")
+    return forked(project)
 
 
 class TestAgain:

@@ -20,7 +20,7 @@ from dagster_versioned.tables.environment.registry import document_of
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark
-from support.chain import build, chain, left, names, numbers, rows
+from support.chain import build, chain, forked, left, names, numbers, rows
 from support.hooked_store import HookedStore
 from support.interleaving import Died, Stepped
 from support.s3_server import S3Server
@@ -108,8 +108,7 @@ class TestWhatIsKept:
         for key in "ab":
             build(project, "daily", rows(1), "raw", partition=key)
         drop_environment(project, "pr")
-        create_environment(project, "pr")
-        branch = project.in_environment("pr")
+        branch = forked(project, "pr")
         for key in "ac":
             build(branch, "daily", rows(2), "raw", code="2", partition=key)
         build(project, "daily", rows(3), "raw", partition="d")

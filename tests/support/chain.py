@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import Version
 
@@ -27,6 +28,12 @@ def chain(project: Project) -> Project:
     build(project, "middle", rows(1, 2), "raw")
     build(project, "top", rows(3), "middle")
     return project
+
+
+def forked(project: Project, name: str = "pr-1") -> Project:
+    """A new environment of the project."""
+    create_environment(project, name)
+    return project.in_environment(name)
 
 
 def numbers(project: Project, table: str = "numbers", *reference: str, **given: Any) -> list[int]:
