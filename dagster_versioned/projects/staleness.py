@@ -65,47 +65,31 @@ class CellHead:
     @classmethod
     def of(cls, head: Head) -> Self:
         """From a stored head."""
-        return cls.recorded(
+        return cls(
             head.metadata_sha,
             head.data_sha,
             head.log_version,
             head.timestamp,
             head.code_version,
-            head.parents,
+            built_from(head.parents),
             head.held,
             head.feature,
             head.code,
         )
 
-    @classmethod
-    def recorded(
-        cls,
-        metadata_sha: str,
-        data_sha: str,
-        log_version: int,
-        timestamp: str,
-        code_version: str | None,
-        parents: Iterable[Mapping[str, Any]],
-        held: Held | None,
-        feature: FeatureRecord | None,
-        code: Mapping[str, Any] | None,
-    ) -> Self:
-        """From what a head or a commit records; a parent that is not in a form that is known is passed over."""
-        by_table: dict[TableKey, dict[str | None, Built]] = {}
-        for parent in parents:
-            source, table, version, data = (parent.get(name) for name in ("source", "table", "version", "data_sha"))
-            if (
-                isinstance(source, str)
-                and isinstance(table, str)
-                and isinstance(version, str)
-                and isinstance(data, str)
-            ):
-                by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
-        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held, feature, code)
-
     def sha(self, on: On) -> str:
         """What counts of it."""
         return self.metadata_sha if on == "metadata_sha" else self.data_sha
+
+
+def built_from(parents: Iterable[Mapping[str, Any]]) -> Mapping[TableKey, Mapping[str | None, Built]]:
+    """What a head or a commit records as its parents; one that is not in a form that is known is passed over."""
+    by_table: dict[TableKey, dict[str | None, Built]] = {}
+    for parent in parents:
+        source, table, version, data = (parent.get(name) for name in ("source", "table", "version", "data_sha"))
+        if isinstance(source, str) and isinstance(table, str) and isinstance(version, str) and isinstance(data, str):
+            by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
+    return by_table
 
 
 @dataclass(frozen=True, slots=True)

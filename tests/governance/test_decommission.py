@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import GovernanceError, RegistryConflict, StoreUnavailable
-from dagster_versioned.governance.decommission import decommission
 from dagster_versioned.governance.documents import PendingMigration
+from dagster_versioned.governance.enroll import decommission
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.projects.project import Project

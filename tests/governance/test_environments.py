@@ -6,7 +6,7 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.governance.decommission import decommission
+from dagster_versioned.governance.enroll import decommission
 from dagster_versioned.governance.migrate import migrate
 from dagster_versioned.storage import Location
 from dagster_versioned.tables.environment.registry import names_of
