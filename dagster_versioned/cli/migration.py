@@ -15,8 +15,8 @@ from dagster_versioned.errors import GovernanceError, InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from dagster_versioned.governance.decommission import DecommissionReport
     from dagster_versioned.governance.documents import Verify
+    from dagster_versioned.governance.enroll import DecommissionReport
     from dagster_versioned.governance.migrate import MigrationProgress, MigrationReport
 
 command = Commands("Govern")
@@ -99,7 +99,7 @@ def decommission(
     dry_run: DryRun = False,
 ) -> None:
     """Give a project up: its history stays in the registry. Asks for the name. Run again, it goes on."""
-    from dagster_versioned.governance.decommission import decommission as give_up
+    from dagster_versioned.governance.enroll import decommission as give_up
 
     registry, store = developer(session)
     run = partial(

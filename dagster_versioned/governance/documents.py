@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NoReturn, Self, cast
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import (
@@ -372,6 +372,13 @@ class Keys(_Document):
         except ValidationError as error:
             faults = _faults(error)
         raise _refusal("keys.json", faults)
+
+
+Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration, Keys)
+
+REF, DISPATCH, HISTORY, PENDING = "ref.json", "dispatch.json", "migration_history.json", "migration.json"
+IN_ORDER = (HISTORY, REF, DISPATCH, PENDING)
+"""A history that runs ahead is expected, a ref.json that does is not; so the history goes first to the mirror."""
 
 
 @dataclass(frozen=True)

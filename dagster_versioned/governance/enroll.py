@@ -1,7 +1,11 @@
-"""How a project comes under governance: a new one is registered, one that is there already is attached."""
+"""How a project comes under governance, registered if it is new, attached if it is there already; and is given up.
+
+Of a project that is given up, the registry records that first: from then on nobody finds it, and nothing is written to
+it. Deleting comes after, and can be done again until nothing is left.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.governance.documents import RegistrationKind, project_name
@@ -13,15 +17,18 @@ from dagster_versioned.governance.governance_marker import (
     storage_of,
 )
 from dagster_versioned.governance.mirror import Difference, GovernanceStore
-from dagster_versioned.governance.place import same_place
+from dagster_versioned.governance.place import clear, objects, same_place
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.identity.names import DATA_FOLDER
 from dagster_versioned.projects.project import Project
+from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.documents.manifest import recorded_project
+from dagster_versioned.tables.environment.registry import refuse_environments
 from dagster_versioned.tables.relocation.migration_mark import read_mark
+
+OpenStore = Callable[[Location], ObjectStore]
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def enroll(
     *,
     actor: str | None = None,
     reason: str | None = None,
-    open_store: Callable[[Location], ObjectStore] = open_store,
+    open_store: OpenStore = opening.open_store,
 ) -> Enrollment:
     """Record that a project's bytes belong at a location, and tell the governance storage.
 
@@ -66,6 +73,62 @@ def enroll(
     data = open_store(location).subfolder(DATA_FOLDER)
     put_marker(data, GovernanceMarker.of(registry, mirror, registry.documents(name).history))
     return Enrollment(commit, published)
+
+
+@dataclass(frozen=True)
+class DecommissionReport:
+    """A project that was given up, or, with ``dry_run``, would be: where it was, what was there, what was deleted."""
+
+    project: str
+    location: Location
+    dry_run: bool
+    objects: int
+    bytes: int
+    deleted_objects: int = 0
+
+
+def decommission(
+    registry: Registry,
+    mirror: GovernanceStore,
+    project: str,
+    *,
+    actor: str | None = None,
+    reason: str | None = None,
+    delete_data: bool = False,
+    dry_run: bool = False,
+    open_store: OpenStore = opening.open_store,
+) -> DecommissionReport:
+    """Give a project up, or go on where a run that died had come to.
+
+    ``delete_data`` deletes the project's bytes, for ever; else they stay where they are, as an ungoverned project.
+    ``actor`` defaults to the user's git identity. Raises `RegistryConflict` while the project is being moved, and where
+    another project's place is, lies in or lies around its own; `GovernanceError`, `RegistryUnavailable`,
+    `StorageError`. What is recorded stays recorded; run it again to go on deleting.
+    """
+    name = project_name(project)
+    registry.fetch()
+    state = registry.state(name)
+    if state.is_decommissioned:
+        location = state.history.events[-1].source
+        assert location is not None
+    else:
+        location = registry.documents(name).ref.current
+    store = open_store(location)
+    data = store.subfolder(DATA_FOLDER)
+    if delete_data:
+        refuse_environments(store)
+        registry.check_nobody_else(name, location)
+    found = objects(data)
+    report = DecommissionReport(name, location, dry_run, len(found), sum(info.size for info in found))
+    if dry_run:
+        registry.rehearsal().unregister(name, actor=actor, reason=reason)
+        return report
+    registry.unregister(name, actor=actor, reason=reason)
+    mirror.publish(registry, [name])
+    if delete_data:
+        return replace(report, deleted_objects=clear(data))
+    put_marker(data, None)
+    return report
 
 
 def _check_place(project: Project, location: Location, kind: RegistrationKind) -> None:

@@ -22,8 +22,14 @@ from dagster_versioned.errors import (
     StorageError,
 )
 from dagster_versioned.governance.documents import (
+    DISPATCH,
+    HISTORY,
+    IN_ORDER,
     MAX_DOCUMENT_BYTES,
+    PENDING,
+    REF,
     Dispatch,
+    Document,
     Event,
     MigrationHistory,
     PendingMigration,
@@ -39,12 +45,8 @@ if TYPE_CHECKING:  # a reader needs no git
     from dagster_versioned.governance.registry import ProjectState, Registry
 
 T = TypeVar("T")
-Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration)
 
 FOLDER = "datom/projects"
-_REF, _DISPATCH, _HISTORY, _PENDING = "ref.json", "dispatch.json", "migration_history.json", "migration.json"
-# A history that runs ahead is expected, a ref.json that does is not; so the history goes first.
-_ORDER = (_HISTORY, _REF, _DISPATCH, _PENDING)
 _ATTEMPTS = 20
 
 DifferenceState = Literal["missing", "differs", "unreadable", "surplus", "unrecorded"]
@@ -107,19 +109,19 @@ class GovernanceStore:
 
         Raises `GovernanceError` where it is not there, cannot be read, or no ref.json.
         """
-        return self._parse(project, _REF, self._get(project, _REF), Ref)
+        return self._parse(project, REF, self._get(project, REF), Ref)
 
     def ref_with_etag(self, project: str) -> tuple[Ref, str]:
         """As `ref`, with the ETag of what was read."""
-        stored = self._stored(project, _REF)
+        stored = self._stored(project, REF)
         if stored.etag is None:
-            raise self._absent(project, _REF)
-        return self._parse(project, _REF, stored.data, Ref), stored.etag
+            raise self._absent(project, REF)
+        return self._parse(project, REF, stored.data, Ref), stored.etag
 
     def pending(self, project: str) -> PendingMigration | None:
         """The migration of a project that is on its way. Raises `GovernanceError`."""
-        stored = self._stored(project, _PENDING)
-        return self._parse(project, _PENDING, stored.data, PendingMigration) if stored.exists else None
+        stored = self._stored(project, PENDING)
+        return self._parse(project, PENDING, stored.data, PendingMigration) if stored.exists else None
 
     def documents(self, project: str) -> ProjectDocuments:
         """All documents of a project.
@@ -128,8 +130,8 @@ class GovernanceStore:
         """
         # ref.json first: the history is put before it, so what is read after it is never the older of the two.
         ref = self.ref(project)
-        dispatch = self._parse(project, _DISPATCH, self._get(project, _DISPATCH), Dispatch)
-        history = self._parse(project, _HISTORY, self._get(project, _HISTORY), MigrationHistory)
+        dispatch = self._parse(project, DISPATCH, self._get(project, DISPATCH), Dispatch)
+        history = self._parse(project, HISTORY, self._get(project, HISTORY), MigrationHistory)
         pending = self.pending(project)
         check_mirrored_agreement(project, ref, history, self.store.uri)
         return ProjectDocuments(ref, dispatch, history, pending)
@@ -146,8 +148,8 @@ class GovernanceStore:
 
         def attempt() -> Event:
             ref, ref_etag = self.ref_with_etag(project)
-            stored = self._stored(project, _HISTORY)
-            history = self._parse(project, _HISTORY, stored.data, MigrationHistory)
+            stored = self._stored(project, HISTORY)
+            history = self._parse(project, HISTORY, stored.data, MigrationHistory)
             known = history.event(event.id)
             if known is None:
                 before, after = history, history.with_event(event)
@@ -169,8 +171,8 @@ class GovernanceStore:
                     f"been done since. The project is at {ref.current.uri}, as before."
                 )
             if known is None:
-                self.store.put_if_match(self.key(project, _HISTORY), after.to_bytes(), stored.etag)
-            self.store.put_if_match(self.key(project, _REF), new.to_bytes(), ref_etag)
+                self.store.put_if_match(self.key(project, HISTORY), after.to_bytes(), stored.etag)
+            self.store.put_if_match(self.key(project, REF), new.to_bytes(), ref_etag)
             return after.events[-1]
 
         return self._again(attempt, project)
@@ -183,8 +185,8 @@ class GovernanceStore:
 
         def attempt() -> None:
             ref, etag = self.ref_with_etag(project)
-            stored = self._stored(project, _HISTORY)
-            history = self._parse(project, _HISTORY, stored.data, MigrationHistory)
+            stored = self._stored(project, HISTORY)
+            history = self._parse(project, HISTORY, stored.data, MigrationHistory)
             known = history.event(migration_id)
             if known is not None and not (
                 history.events[-1] == known and ref.says_the_same_as(history.without_last().ref())
@@ -195,9 +197,9 @@ class GovernanceStore:
                 )
             if ref.aborted != migration_id:
                 barred = ref.model_copy(update={"aborted": migration_id})
-                self.store.put_if_match(self.key(project, _REF), barred.to_bytes(), etag)
+                self.store.put_if_match(self.key(project, REF), barred.to_bytes(), etag)
             if known is not None:
-                self.store.put_if_match(self.key(project, _HISTORY), history.without_last().to_bytes(), stored.etag)
+                self.store.put_if_match(self.key(project, HISTORY), history.without_last().to_bytes(), stored.etag)
 
         self._again(attempt, project)
 
@@ -246,7 +248,7 @@ class GovernanceStore:
         """How the mirror differs from the registry as it was last fetched; nothing is changed. Raises as `publish`."""
         if projects is None:
             known = registry.all_projects()
-            surplus = [Difference(name, _REF, "surplus") for name in self.projects() if name not in known]
+            surplus = [Difference(name, REF, "surplus") for name in self.projects() if name not in known]
         else:
             known, surplus = [project_name(project) for project in projects], []
         return surplus + [
@@ -261,29 +263,29 @@ class GovernanceStore:
         """What is to be put, in the order in which it is to be put, and what is only to be reported."""
         if not state.is_decommissioned:
             registry.agreed(project, state)
-        ref = _usable(stored[_REF], Ref)
-        history = _usable(stored[_HISTORY], MigrationHistory)
+        ref = _usable(stored[REF], Ref)
+        history = _usable(stored[HISTORY], MigrationHistory)
         self._check_continued(project, ref, history, state, registry)
         documents = (state.history, state.ref, state.dispatch, state.pending)
         expected: dict[str, Ref | Dispatch | MigrationHistory | PendingMigration | None]
-        expected = dict(zip(_ORDER, documents, strict=True))
+        expected = dict(zip(IN_ORDER, documents, strict=True))
         steps: list[_Step] = []
         event = _event_ahead(ref, history, state)
         if event is not None:
             after = state.history.with_event(event)
-            expected[_HISTORY] = after
+            expected[HISTORY] = after
             # Where ref.json is lost: a history is put when the target has everything and the source takes no more, so
             # to go on is right, whether the switch came or not.
             if ref is None or ref.says_the_same_as(after.ref()):
-                expected[_REF] = after.ref()
-                steps.append(_Step(Difference(project, _REF, "unrecorded"), None, stored[_REF], is_due=False))
+                expected[REF] = after.ref()
+                steps.append(_Step(Difference(project, REF, "unrecorded"), None, stored[REF], is_due=False))
         if ref is not None and ref.says_the_same_as(state.ref) and state.pending and ref.aborted == state.pending.id:
-            expected[_REF] = ref  # being called off
-        for name in _ORDER:
+            expected[REF] = ref  # being called off
+        for name in IN_ORDER:
             document, old = expected[name], stored[name]
             wanted = document.to_bytes() if document is not None else None
             if (old.data, old.exists) != (wanted, wanted is not None):
-                is_readable = {_REF: ref, _HISTORY: history}.get(name, old.data) is not None
+                is_readable = {REF: ref, HISTORY: history}.get(name, old.data) is not None
                 steps.append(_Step(Difference(project, name, _difference(old, wanted, is_readable)), wanted, old))
         return steps
 
@@ -338,7 +340,7 @@ class GovernanceStore:
                 return _MirroredDocument(None, None)
 
     def _all_stored(self, project: str) -> dict[str, _MirroredDocument]:
-        return {name: self._stored(project, name) for name in _ORDER}
+        return {name: self._stored(project, name) for name in IN_ORDER}
 
     def _parse(self, project: str, document: str, data: bytes | None, kind: type[Document]) -> Document:
         where = f"{self.key(project, document)} in {self.store.uri}"

@@ -10,13 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from dagster_versioned.errors import GovernanceError, InvalidName, RegistryConflict
 from dagster_versioned.governance.documents import (
     DEFAULT_DISPATCH,
+    DISPATCH,
+    HISTORY,
+    IN_ORDER,
     MAX_DOCUMENT_BYTES,
+    PENDING,
+    REF,
     Dispatch,
+    Document,
     Event,
     Keys,
     MigrationHistory,
@@ -36,7 +42,6 @@ from dagster_versioned.governance.git_tree import Tree
 from dagster_versioned.governance.place import same_place, share_bytes
 from dagster_versioned.storage.location import Location
 
-Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration, Keys)
 _Documents = Mapping[str, Ref | Dispatch | MigrationHistory | PendingMigration | None]
 
 FOLDER = "projects"
@@ -46,11 +51,8 @@ REHEARSED = "rehearsed"
 MARKER = "registry.json"
 """The file that says that a repository is a registry, so that none is made of another repository by mistake."""
 
-REF, DISPATCH, HISTORY, PENDING = "ref.json", "dispatch.json", "migration_history.json", "migration.json"
 KEYS = "keys.json"
 """Stays in the registry: who may change the governance storage is not who says whom to trust."""
-DOCUMENTS = (HISTORY, REF, DISPATCH, PENDING)
-"""The documents of a project, in the order in which the mirror takes them over."""
 
 _MARKER_TEXT = b'{\n  "kind": "dagster-versioned registry",\n  "schema_version": 1\n}\n'
 _README = b"""# Registry
@@ -436,7 +438,7 @@ class Registry:
     def _states(self, tree: Tree, projects: Sequence[str]) -> dict[str, ProjectState]:
         # All of them in one call of git.
         data = tree.read_all(
-            [_path(project, name) for project in projects for name in DOCUMENTS], at_most=MAX_DOCUMENT_BYTES
+            [_path(project, name) for project in projects for name in IN_ORDER], at_most=MAX_DOCUMENT_BYTES
         )
 
         def one(project: str, name: str, kind: type[Document]) -> Document | None:

@@ -1,6 +1,7 @@
 """What was built from cells that changed, directly or not, and not made anew: by the parents that heads record."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_versioned.identity.names import TableName
@@ -74,22 +75,13 @@ def _is_stale(own: TableHeads, partition: str | None, need: Need, changed: Colle
     head = own.cell(partition)
     assert head is not None
     built = head.parents[need.table]
-    upstream = [cell for cell in changed if cell[0] == need.upstream]
-    used = [cell for cell in upstream if None in built or cell[1] is None or cell[1] in built]
-    if not used:
-        return False
-    if any(of in built and need.heads.cell(of) is None for _, of in used):
+    used = {of for name, of in changed if name == need.upstream and (None in built or of is None or of in built)}
+    if any(of in built and need.heads.cell(of) is None for of in used):
         return True  # built from what was dropped
-    is_partitioned = bool(need.heads.partitions)
-    judged = Need(
-        need.upstream,
-        need.table,
-        need.heads,
-        keys={of for of in built if of is not None} or set(need.heads.partitions) if is_partitioned else None,
-        is_whole=is_partitioned and None in built,
-    )
-    stale = find("", partition, [MemberCell(own, partition, [judged], None)], "data_sha")
-    return stale is not None and any(
-        change.upstream == need.upstream and (change.partition is None or (used[0][0], change.partition) in used)
-        for change in stale.changes
-    )
+    if need.heads.partitions:
+        keys = {of for of in built if of is not None} or set(need.heads.partitions)
+        need = replace(need, keys=keys, is_whole=None in built)
+    stale = find("", partition, [MemberCell(own, partition, [need], None)], "data_sha") if used else None
+    changes = () if stale is None else stale.changes
+    upstream = {change.partition for change in changes if change.upstream == need.upstream}
+    return None in upstream or not used.isdisjoint(upstream)

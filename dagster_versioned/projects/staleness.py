@@ -8,6 +8,7 @@ happened between two looks can escape it.
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import orjson
@@ -64,47 +65,31 @@ class CellHead:
     @classmethod
     def of(cls, head: Head) -> Self:
         """From a stored head."""
-        return cls.recorded(
+        return cls(
             head.metadata_sha,
             head.data_sha,
             head.log_version,
             head.timestamp,
             head.code_version,
-            head.parents,
+            built_from(head.parents),
             head.held,
             head.feature,
             head.code,
         )
 
-    @classmethod
-    def recorded(
-        cls,
-        metadata_sha: str,
-        data_sha: str,
-        log_version: int,
-        timestamp: str,
-        code_version: str | None,
-        parents: Iterable[Mapping[str, Any]],
-        held: Held | None,
-        feature: FeatureRecord | None,
-        code: Mapping[str, Any] | None,
-    ) -> Self:
-        """From what a head or a commit records; a parent that is not in a form that is known is passed over."""
-        by_table: dict[TableKey, dict[str | None, Built]] = {}
-        for parent in parents:
-            source, table, version, data = (parent.get(name) for name in ("source", "table", "version", "data_sha"))
-            if (
-                isinstance(source, str)
-                and isinstance(table, str)
-                and isinstance(version, str)
-                and isinstance(data, str)
-            ):
-                by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
-        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held, feature, code)
-
     def sha(self, on: On) -> str:
         """What counts of it."""
         return self.metadata_sha if on == "metadata_sha" else self.data_sha
+
+
+def built_from(parents: Iterable[Mapping[str, Any]]) -> Mapping[TableKey, Mapping[str | None, Built]]:
+    """What a head or a commit records as its parents; one that is not in a form that is known is passed over."""
+    by_table: dict[TableKey, dict[str | None, Built]] = {}
+    for parent in parents:
+        source, table, version, data = (parent.get(name) for name in ("source", "table", "version", "data_sha"))
+        if isinstance(source, str) and isinstance(table, str) and isinstance(version, str) and isinstance(data, str):
+            by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
+    return by_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +248,11 @@ def find(
     heads = [member.head for member in members]
     is_new = None in heads
     changes = [change for member in members for change in _reasons(member, on, on_code_version)]
-    absent = [cell for member in members for need in member.outer_needs for cell in _absent(need, member.head is None)]
+    absent = list(chain.from_iterable(map(_absent, members)))
     unreadable = next(filter(None, map(_unreadable, members)), None)
     if not (changes or unreadable or (absent and is_new)):
         return None
-    held = next((head.held for head in heads if head is not None and head.held is not None), None)
+    held = next((head.held for head in heads if head is not None and head.held), None)
     seen = [unit, partition, *(fact for member in members for fact in _facts(member, on_code_version))]
     state = hashlib.sha256(orjson.dumps(seen)).hexdigest()
     return StaleCell(tuple(changes), is_new, _and_more(absent), held, unreadable, state, _newest(members))
@@ -320,10 +305,14 @@ def _keys_of(need: Need) -> list[str | None]:
     return list[str | None](sorted(need.keys))
 
 
-def _absent(need: Need, is_new: bool) -> Iterator[tuple[str, int]]:
-    """The first of the upstream cells that do not exist and that the run cannot do without, and how many there are."""
-    if need.heads.unreadable is not None:
-        return
+def _absent(member: MemberCell) -> Iterator[tuple[str, int]]:
+    """Of each need, the first upstream cell that does not exist and that the run cannot do without, and how many."""
+    for need in member.outer_needs:
+        if need.heads.unreadable is None:
+            yield from _lacking(need, member.head is None)
+
+
+def _lacking(need: Need, is_new: bool) -> Iterator[tuple[str, int]]:
     if need.keys is None:
         # What is not loaded and was not there before may never be: another change need not wait for it.
         if need.heads.whole is None and (is_new or need.missing != "unread"):

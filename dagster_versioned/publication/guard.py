@@ -1,6 +1,7 @@
 """A guard: what is built from a parked version is not current before that version is."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, table_name
@@ -34,30 +35,35 @@ class PublishedParents(Guard):
 
     def check(self, state: TableState | None, draft: CommitDraft) -> None:
         """Look at what the versions of a write are built from."""
-        if draft.operation == "WRITE":
-            _check(self._project, self._name, draft)
+        if draft.operation != "WRITE":
+            return
+        refuse_unpublished(self._name, draft.unpublished)
+        by_hand = [entry for entry in draft.info.get("versions", ()) if "run" not in entry["facts"]]
+        if by_hand:  # a step has read its parents, so it is known which of them are parked
+            heeded = (read for reads in PROCESS.of(ReadsHeeded) for read in reads())
+            refuse_unpublished(self._name, [read for read in heeded if read.drafts])
+            if (parent := self._unknown_parent(by_hand)) is not None:
+                raise _refusal(self._name, parent, "a draft")
+
+    def _unknown_parent(self, entries: Iterable[Mapping[str, Any]]) -> Parent | None:
+        """A parent of this project that no log has, where a draft waits."""
+        parents = {Parent.from_json(parent) for entry in entries for parent in entry["identity"].get("parents", ())}
+        by_table: dict[str, list[Parent]] = {}
+        for parent in parents:
+            if parent.source == self._project.name and parent.environment is None:
+                by_table.setdefault(parent.table, []).append(parent)
+        for table, own in by_table.items():
+            unknown = (parent for parent in own if not is_committed(self._project, parent))
+            has_drafts = next(draft_keys(self._project.data, table), None) is not None
+            if has_drafts and (parent := next(unknown, None)) is not None:
+                return parent
+        return None
 
 
 def refuse_unpublished(name: TableName, parked: Sequence[Upstream]) -> None:
     """Raise `InvalidInput` for what was read before it was published."""
     if parked:
         raise _refusal(name, parked[0].parent, f"the draft {parked[0].drafts[0][:8]}")
-
-
-def _check(project: ProjectContext, name: TableName, drafted: CommitDraft) -> None:
-    refuse_unpublished(name, drafted.unpublished)
-    by_hand = [entry for entry in drafted.info.get("versions", ()) if "run" not in entry["facts"]]
-    if not by_hand:  # a step has read its parents, so it is known which of them are parked
-        return
-    refuse_unpublished(name, [read for reads in PROCESS.of(ReadsHeeded) for read in reads() if read.drafts])
-    parents = {Parent.from_json(parent) for entry in by_hand for parent in entry["identity"].get("parents", ())}
-    own = [parent for parent in parents if parent.source == project.name and parent.environment is None]
-    for table in {parent.table for parent in own}:
-        if next(draft_keys(project.data, table), None) is None:
-            continue
-        for parent in own:
-            if parent.table == table and not is_committed(project, parent):
-                raise _refusal(name, parent, "a draft")
 
 
 def is_committed(project: ProjectContext, parent: Parent) -> bool:

@@ -1,7 +1,7 @@
 """Parking: a write whose commit is left for later. Its parts get their final names, and one document says the rest."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -70,11 +70,7 @@ def park(
             "Nothing was written. Take publish away from it."
         )
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
-    unpublished = [entry for description in descriptions.values() for entry in description.unpublished]
-    refuse_unpublished(
-        table.name,
-        [entry for entry in unpublished if entry.parent.source != table.project.name or entry.parent.environment],
-    )
+    upon = _drafts_below(table, descriptions.values())
     began = table.operations.check_name_is_free()
     options = table.with_personal_columns(options)
     with staging_folder(table.store) as staging, ExitStack() as pinned:
@@ -83,13 +79,20 @@ def park(
         parked = to_park(frames, descriptions)
     if parked.draft is None:
         return parked
-    upon = tuple(dict.fromkeys(draft for entry in unpublished for draft in entry.drafts))
     draft = replace(parked.draft, backfill=backfill, upon=upon)
     table.project.check_unmarked()
     table.project.data.put(draft.key, draft.to_bytes())
     if table.project.environment is not None:
         table.project.environment.check_committed()
     return replace(parked, draft=draft)
+
+
+def _drafts_below(table: VersionedTable, descriptions: Iterable[VersionDescription]) -> tuple[str, ...]:
+    """The ids of the drafts that versions are built from. Raises `InvalidInput` for those of another project."""
+    unpublished = [entry for description in descriptions for entry in description.unpublished]
+    others = [e for e in unpublished if e.parent.source != table.project.name or e.parent.environment]
+    refuse_unpublished(table.name, others)
+    return tuple(dict.fromkeys(draft for entry in unpublished for draft in entry.drafts))
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,8 @@ class _DraftBuilder:
         versions: list[ParkedVersion] = []
         for plan in write.planned:
             if plan.entry is not None:
-                parts: Sequence[Part] | None = [] if plan.entry.identity.data_sha == data_sha([], "ignored") else None
-                parts = plan.pending.parts() if plan.fresh else parts
+                is_empty = plan.entry.identity.data_sha == data_sha([], "ignored")
+                parts = plan.pending.parts() if plan.fresh else () if is_empty else None
                 versions.append(ParkedVersion(plan.entry, plan.entry.facts.previous, _named(parts)))
         return ParkedWrite(seen, results, self.draft(versions) if versions else None)
 

@@ -88,14 +88,7 @@ def publish_drafts(
     while moved:
         moved = False
         for draft in list(left):
-            try:
-                done = _publish(project, draft, judge, by, report)
-            except Superseded as error:
-                done = _close(project, draft, by, str(error))
-            except _Held as held:
-                done = held.found
-            except VersionedError as error:
-                done = _refused(error)
+            done = _attempt(project, draft, judge, by, report)
             if isinstance(done, Hindrance):
                 known = waiting[draft.id][1] if draft.id in waiting else _known(draft)
                 waiting[draft.id] = draft, done
@@ -111,6 +104,22 @@ def publish_drafts(
             else:
                 superseded.append(done)
     return PublicationReport(published, superseded, [(draft, found.why) for draft, found in waiting.values()])
+
+
+def _attempt(
+    project: ProjectContext, draft: ParkedDraft, judge: Judgement, by: str | None, report: Report
+) -> Publication | ParkedDraft | Hindrance:
+    """The publication, the draft where it never will be, or what keeps it from being published now."""
+    try:
+        try:
+            return _publish(project, draft, judge, by, report)
+        except Superseded as error:
+            why = str(error)
+            return settle(project.data, draft, standing="superseded", why=why, closed_at=_now(), by=by)
+    except _Held as held:
+        return held.found
+    except VersionedError as error:
+        return Hindrance(f"{type(error).__name__}: {error}")
 
 
 def _publish(
@@ -150,12 +159,11 @@ def _built_from(project: ProjectContext, draft: ParkedDraft) -> Hindrance | None
                 f"It was built from the draft {name[:8]}, which was given up before it was published. The table is "
                 "as it was; the draft will not be published. Run its step again."
             )
-    for upstream in above.values():
-        if upstream.is_living:
-            because = f" ({upstream.why})" if upstream.standing == "failed" else ""
-            return Hindrance(
-                f"it was built from the draft {upstream.id[:8]} of {upstream}, which is not published{because}"
-            )
+    if (upstream := next((draft for draft in above.values() if draft.is_living), None)) is not None:
+        because = f" ({upstream.why})" if upstream.standing == "failed" else ""
+        return Hindrance(
+            f"it was built from the draft {upstream.id[:8]} of {upstream}, which is not published{because}"
+        )
     for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
         if parent.source == project.name and not is_committed(project, parent):
             raise Superseded(
@@ -165,19 +173,8 @@ def _built_from(project: ProjectContext, draft: ParkedDraft) -> Hindrance | None
     return None
 
 
-def _close(project: ProjectContext, draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | Hindrance:
-    try:
-        return settle(project.data, draft, standing="superseded", why=why, closed_at=_now(), by=by)
-    except VersionedError as error:
-        return _refused(error)
-
-
 def _known(draft: ParkedDraft) -> Hindrance | None:
     return None if draft.why is None else Hindrance(draft.why, draft.standing == "failed")
-
-
-def _refused(error: VersionedError) -> Hindrance:
-    return Hindrance(f"{type(error).__name__}: {error}")
 
 
 def _now() -> str:

@@ -19,7 +19,7 @@ from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
-from dagster_versioned.tables.history import History
+from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import known_line, part_key
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -152,9 +152,7 @@ class DraftWrite:
         for plan, version in zip(self._write.planned, self._parked.versions, strict=True):
             if plan.entry is None:
                 continue
-            head = state.history.heads.get(version.partition) if state is not None else None
-            now = None if head is None or head.gone is not None else head.metadata_sha
-            foreign = state.history.foreign_since(head.log_version) if state is not None and head is not None else None
+            now, foreign = _head_now(state, version.partition)
             if now != version.saw or foreign is not None:
                 of = "" if version.partition is None else f" of partition {version.partition!r}"
                 raise Superseded(
@@ -209,6 +207,14 @@ def require_parts(store: ObjectStore, table: TableName, parts: Sequence[Part]) -
         except ObjectNotFound:
             pass
         raise _collected(table, part_key(part))
+
+
+def _head_now(state: TableState | None, partition: str | None) -> tuple[str | None, Version | None]:
+    """The SHA of the head of a partition, as far as its bytes are kept, and what another program committed since."""
+    head = None if state is None else state.history.heads.get(partition)
+    if state is None or head is None:
+        return None, None
+    return None if head.gone is not None else head.metadata_sha, state.history.foreign_since(head.log_version)
 
 
 def _collected(table: TableName, what: str) -> Superseded:

@@ -16,7 +16,7 @@ from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFoun
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.projects.project import Project
-from dagster_versioned.projects.staleness import CellHead, TableHeads
+from dagster_versioned.projects.staleness import CellHead, TableHeads, built_from
 from dagster_versioned.tables.documents.head import (
     EMPTY,
     HEADS_FOLDER,
@@ -318,13 +318,13 @@ def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[
         if partition is not None:
             yield (
                 partition,
-                CellHead.recorded(
+                CellHead(
                     raw["metadata_sha"],
                     identity["data_sha"],
                     commit.version,
                     raw["facts"]["created_at"],
                     identity.get("code_version"),
-                    identity.get("parents", ()),
+                    built_from(identity.get("parents", ())),
                     heads[partition].held if partition in heads else None,
                     FeatureRecord.of(identity.get("custom", {})),
                     code_member(raw["facts"]),

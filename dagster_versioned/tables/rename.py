@@ -86,18 +86,16 @@ def rename(
     if not has_left:
         _claim(project.data, source, target)
         project.check_unmarked()  # after the claim: see `fence`
-        renamed = RenameRecord(
-            source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by
-        )
+        at = created_at_text(int(datetime.now(UTC).timestamp() * 1000))
+        renamed = RenameRecord(source, target, asset_key, at, by)
         state = old.change(_End(renamed, project.name).draft) or old.cache.existing_state()
     if not _confirm(project.data, source, target) and not _has_arrived(project, source, target):
         old.commit_as_migration(_resume(project.name, source))
         raise InvalidName(f"A table {target} was created while {source} was renamed. Nothing was changed.")
     _copy(project.data, source, target, state.log_version)
     new = TableOperations(project, target)
-    if (
-        TableRecord.of(new.cache.existing_state().snapshot).left_for(target) is None
-    ):  # else it goes by a third name since
+    arrived = new.cache.existing_state()
+    if TableRecord.of(arrived.snapshot).left_for(target) is None:  # else it goes by a third name since
         _tidy(project, old, new, state)
         new.tell(new.cache.existing_state())  # the commit has another place now
     return report
@@ -120,14 +118,19 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
                 f"The environment {reader!r} reads the table as {source}, the name that it had. Nothing was deleted. "
                 "Drop that environment first."
             )
-        left = TableOperations(project, table_name(source))
-        ended = left.cache.refresh()
-        if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:
-            continue
-        if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) >= min_age:
-            files = (info for info in left.store.list() if not info.key.startswith(_LOG))
-            found += [replace(info, key=f"{source}/{info.key}") for info in files]
+        found += _left_files(project, source, min_age)
     return found
+
+
+def _left_files(project: ProjectContext, source: str, min_age: timedelta) -> list[ObjectInfo]:
+    """The files of a name that a table left so long ago, by their keys in the data folder."""
+    left = TableOperations(project, table_name(source))
+    ended = left.cache.refresh()
+    if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:
+        return []
+    if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) < min_age:
+        return []
+    return [replace(info, key=f"{source}/{info.key}") for info in left.store.list() if not info.key.startswith(_LOG)]
 
 
 def _readers(store: ObjectStore, former: Collection[str]) -> dict[str, str]:

@@ -194,15 +194,10 @@ class VersionedTable:
             )
         began = self.operations.check_name_is_free()
         options = self.with_personal_columns(options)
-        kept = [frame for frame in frames.values() if isinstance(frame, KeptVersion)]
-        if kept and len(kept) == len(frames):
-            described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
-            taken = WriteTarget(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
-            state = self.operations.remembered() if as_found else self.operations.refresh()
-            if self._has_heads(state, kept, taken, options, run):
-                self.operations.resolve_unless_seen()
-                seconds = time.monotonic() - clock
-                return [WriteResult("none", known.version, False, 0, seconds, reused=True) for known in kept]
+        if kept := self._kept_heads(frames, asset_key, partitioning, began, options, run, as_found=as_found):
+            self.operations.resolve_unless_seen()
+            seconds = time.monotonic() - clock
+            return [WriteResult("none", known.version, False, 0, seconds, reused=True) for known in kept]
         descriptions = self.describe(frames, asset_key, parents, code_version, message, options)
         with staging_folder(self.store) as staging, ExitStack() as pinned:
             constraints = self.constraints(options)
@@ -222,16 +217,27 @@ class VersionedTable:
         )
         return results
 
-    def _has_heads(
+    def _kept_heads(
         self,
-        state: TableState | None,
-        kept: Sequence[KeptVersion],
-        taken: WriteTarget,
+        frames: Mapping[str | None, Any],
+        asset_key: Sequence[str] | None,
+        partitioning: Partitioning | None,
+        began: int,
         options: TableOptions,
         run: Run | None,
-    ) -> bool:
-        """Whether kept versions are the heads of a state, in which the table is here, and nothing is to be written."""
-        return state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run)
+        *,
+        as_found: bool,
+    ) -> Sequence[KeptVersion]:
+        """The frames, where all are kept versions and the table's heads, here, so that nothing is to be written."""
+        kept = [frame for frame in frames.values() if isinstance(frame, KeptVersion)]
+        if len(kept) < len(frames):
+            return ()
+        described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
+        taken = WriteTarget(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
+        state = self.operations.remembered() if as_found else self.operations.refresh()
+        if state is None or not self.operations.is_here(state):
+            return ()
+        return kept if stand(state, kept, taken, options, run) else ()
 
     def computed(self, keys: Mapping[str | None, str]) -> dict[str | None, Version]:
         """The newest version that each of these computations (`computation_key`) made, as far as that is known.

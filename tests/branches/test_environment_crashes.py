@@ -22,6 +22,8 @@ from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, HeldHe
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environment.registry import names_of
+from support.chain import build, forked, rows
+from support.chain import sorted_numbers as numbers
 from support.crashes import append_as_another_program
 from support.interleaving import Stepped, dying, impatient
 from support.s3_server import S3Server
@@ -32,19 +34,6 @@ pytestmark = pytest.mark.slow
 MOST_CALLS = 1000
 EVERY = 4
 """What production does meanwhile is done before each fourth call, beginning with another one for each."""
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code: str = "1", **given) -> None:
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    project.table(table).write(frame, parents=parents, code_version=code, **given)
-
-
-def numbers(project: Project, table: str) -> list[int]:
-    return sorted(project.table(table).read()["n"].to_pylist())
 
 
 def opened(root: Path) -> Project:
@@ -62,8 +51,7 @@ def base(tmp_path_factory) -> Path:
     for key in "ab":
         build(project, "daily", rows(1), "raw", partition=key)
     build(project, "top", rows(3), "middle", "daily")
-    create_environment(project, "pr")
-    branch = project.in_environment("pr")
+    branch = forked(project, "pr")
     build(branch, "middle", rows(20), "raw", code="2")
     build(branch, "daily", rows(10), "raw", code="2", partition="a")
     build(branch, "daily", rows(11), "raw", code="2", partition="c")
@@ -440,8 +428,7 @@ def test_promotions_of_two_environments_at_once(tmp_path):
     build(project, "middle", rows(1), "raw")
     build(project, "top", rows(3), "middle")
     for name, number in (("pr-1", 10), ("pr-2", 20)):
-        create_environment(project, name)
-        branch = project.in_environment(name)
+        branch = forked(project, name)
         build(branch, "middle", rows(number), "raw", code=name)
         build(branch, "top", rows(number + 1), "middle", code=name)
     reports = []

@@ -1,15 +1,10 @@
 """What the differences of an environment reach; and what reads rows for them."""
 
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.branches.diff import LARGE_BYTES, DiffOptions, differences
-from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.projects.downstream import downstream
-
-
-def rows(*numbers) -> pa.Table:
-    return pa.table({"n": numbers})
+from support.chain import forked, rows
 
 
 def build(project, name: str, *upstream: str, n: int = 0, **write):
@@ -31,8 +26,7 @@ def branch(project):
     project.table("of_a").write(rows(1), parents=project.table("daily").upstream(partition="a"))
     project.table("by_day").write(rows(1), partition="a", parents=project.table("daily").upstream(partition="a"))
     project.table("by_day").write(rows(1), partition="b", parents=project.table("daily").upstream(partition="b"))
-    create_environment(project, "pr-1")
-    return project.in_environment("pr-1")
+    return forked(project)
 
 
 def reached(branch) -> list[str]:
@@ -111,8 +105,7 @@ def test_a_table_under_its_former_name(project):
     build(project, "raw", n=1)
     build(project, "clean", "raw", n=2)
     project.table("raw").rename("source", dry_run=False)
-    create_environment(project, "pr-1")
-    branch = project.in_environment("pr-1")
+    branch = forked(project)
     build(branch, "source", n=9)
     assert reached(branch) == ["clean"]
 

@@ -34,6 +34,7 @@ from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.environment.registry import environments_of, names_of
 from dagster_versioned.tables.event_history import EventHistory, UpsertMerge
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, clear_mark, put_mark
+from support.chain import forked, numbers, rows
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
 from support.stores import contents, left_of_environments
@@ -49,14 +50,6 @@ class ReadOnlyBase(StoreWrapper):
         if verb in WRITES and key and not key.startswith("environments/"):
             raise AccessDenied(f"{verb} {key}: not permitted")
         return action()
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def numbers(project: Project, table: str = "numbers", **given) -> list[int]:
-    return project.table(table).read(**given)["n"].to_pylist()
 
 
 @pytest.fixture
@@ -101,8 +94,7 @@ class TestReading:
 
     def test_pins_are_those_of_the_fork(self, project):
         project.pin("audit", "numbers", "@3")
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         project.unpin("audit")
         assert numbers(branch, version="pin:audit") == [3]
 
@@ -113,8 +105,7 @@ class TestReading:
         table.operations.publisher.publish = lambda *_: None
         table.write(rows(8))
         assert project.table("numbers").head().pending is not None
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         assert numbers(branch) == [8]
         assert branch.table("numbers").head().log_version == 7
         assert branch.table("numbers").head().pending is None
@@ -123,8 +114,7 @@ class TestReading:
         """A space sorts before a slash, so the files of "a b" stand before those of "a"."""
         for name in ("a", "a b", "a-b", "aB"):
             project.table(name).write(rows(1))
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         branch.table("a").write(rows(2))
         found = [info.key for info in branch.data.list()]
         assert found == sorted(found)
@@ -167,8 +157,7 @@ class TestWriting:
     def test_partitions_go_on(self, project):
         project.table("daily").write(rows(1), partition="a")
         project.table("daily").write(rows(2), partition="b")
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         branch.table("daily").write(rows(3), partition="b")
         assert branch.table("daily").read(partition="a")["n"].to_pylist() == [1]
         assert branch.table("daily").read(partition="b")["n"].to_pylist() == [3]
@@ -193,8 +182,7 @@ class TestWriting:
         project = Project("NYC", s3_server.store(s3_server.new_bucket()))
         project.table("numbers").write(rows(1))
         before = production(project)
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         for n in range(7):
             branch.table("numbers").write(rows(10 + n))
         assert numbers(branch) == [16]

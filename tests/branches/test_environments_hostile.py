@@ -13,17 +13,11 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
+from support.chain import forked, rows
+from support.chain import sorted_numbers as numbers
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
 from support.stores import contents, left_of_environments
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def numbers(project: Project, **given) -> list[int]:
-    return sorted(project.table("numbers").read(**given)["n"].to_pylist())
 
 
 @pytest.fixture
@@ -125,8 +119,7 @@ class TestDroppedDuringAWrite:
 class TestRenamedBeforeTheFork:
     def test_it_is_forked_once(self, project):
         project.table("numbers").rename("digits", dry_run=False)
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         assert branch.tables() == ["digits"] == project.tables()
         assert list(branch.environment.fork.tables) == ["digits"]
         project.table("digits").write(rows(50))

@@ -30,6 +30,8 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
+from support.chain import forked, rows
+from support.chain import sorted_numbers as numbers
 from support.crashes import BY_VECTORS, append_as_another_program
 from support.frames import numbered
 from support.hooked_store import HookedStore
@@ -41,17 +43,9 @@ from support.stores import contents
 MARK = "datom/.metadata/export.json"
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
 def build(project: Project, table: str, frame: pa.Table, *upstreams: str, **given) -> None:
     parents = [parent for one in upstreams for parent in project.table(one).upstream()]
     project.table(table).write(frame, parents=parents, **given)
-
-
-def numbers(project: Project, table: str, *reference: str) -> list[int]:
-    return sorted(project.table(table).read(*reference)["n"].to_pylist())
 
 
 @pytest.fixture
@@ -61,8 +55,7 @@ def project(tmp_path) -> Project:
     made.table("raw").write(rows(1, 2))
     build(made, "top", rows(1), "raw")
     build(made, "top", rows(2), "raw")
-    create_environment(made, "pr-1")
-    branch = made.in_environment("pr-1")
+    branch = forked(made)
     build(branch, "top", rows(3), "raw")
     build(branch, "top", rows(4), "raw")
     return made
@@ -227,8 +220,7 @@ class TestKindsOfTables:
     def test_deletion_vectors_and_files_of_changes(self, project, place):
         table = project.table("merged")
         table.write(numbered(3_000), options=BY_VECTORS)
-        create_environment(project, "pr-2")
-        branch = project.in_environment("pr-2")
+        branch = forked(project, "pr-2")
         for first in (0, 1):
             some = numbered(3_000).take(list(range(first, 3_000, 5)))
             changed = some.set_column(1, "text", pa.array([f"changed {first}"] * some.num_rows))
@@ -246,8 +238,7 @@ class TestKindsOfTables:
     def test_a_history_of_events(self, project, place, tmp_path):
         merge = EventHistory(merge=SnapshotMerge(primary_key=("id",)))
         EventTable(project.table("flights"), merge).write(pa.table({"id": [1, 2], "delay": [3, 4]}))
-        create_environment(project, "pr-2")
-        branch = project.in_environment("pr-2")
+        branch = forked(project, "pr-2")
         EventTable(branch.table("flights"), merge).write(pa.table({"id": [1, 2], "delay": [3, 9]}))
         EventTable(project.table("flights"), merge).write(pa.table({"id": [7], "delay": [7]}))
         export_environment(project, "pr-2", str(place))
@@ -266,8 +257,7 @@ class TestKindsOfTables:
     def test_a_feature(self, project, place):
         options = TableOptions(row_group_bytes=1_500, target_part_bytes=1)
         project.table("samples").write(numbered(90), options=options)
-        create_environment(project, "pr-2")
-        branch = project.in_environment("pr-2")
+        branch = forked(project, "pr-2")
         some = numbered(90).take([3, 4, 40])
         base = branch.table("samples").version().metadata_sha
         gone = numbered(90).take([50, 70]).select(["n"])
@@ -472,8 +462,7 @@ def test_buckets(tmp_path, s3_server: S3Server, source, target):
     project = Project("NYC", home)
     project.table("raw").write(rows(1, 2))
     build(project, "top", rows(1), "raw")
-    create_environment(project, "pr-1")
-    branch = project.in_environment("pr-1")
+    branch = forked(project)
     for key in ("a", "b"):
         build(branch, "daily", rows(1), "raw", partition=key)
     build(branch, "top", rows(5), "raw")

@@ -19,49 +19,23 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.options import TableOptions
+from support.chain import build, chain, forked, left, numbers, promoted, rows
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
 from support.stores import contents
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code="1", **given):
-    """A version of a derived table, built from the heads of others as they are in this project now."""
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
-
-
-def numbers(project: Project, table: str, **given) -> list[int]:
-    return project.table(table).read(**given)["n"].to_pylist()
-
-
-def left(report) -> dict[str, str]:
-    return {one.table if one.partition is None else f"{one.table}[{one.partition}]": one.why for one in report.left}
-
-
-def promoted(report) -> list[str]:
-    return [one.table if one.partition is None else f"{one.table}[{one.partition}]" for one in report.promoted]
-
-
 @pytest.fixture
 def project(tmp_path) -> Project:
     """``raw``, ``middle`` built from it, ``top`` built from that."""
-    made = Project.open("NYC", str(tmp_path / "lake"))
-    made.table("raw").write(rows(1, 2))
-    build(made, "middle", rows(1, 2), "raw")
-    build(made, "top", rows(3), "middle")
-    return made
+    return chain(Project.open("NYC", str(tmp_path / "lake")))
 
 
 @pytest.fixture
 def branch(project) -> Project:
     """``middle`` and ``top`` by other code."""
-    create_environment(project, "pr-1")
-    branch = project.in_environment("pr-1")
+    branch = forked(project)
     build(branch, "middle", rows(10, 20), "raw", code="2")
     build(branch, "top", rows(30), "middle", code="2")
     return branch
@@ -94,8 +68,7 @@ class TestWhatIsPromoted:
         assert outcome.change == "none"
 
     def test_a_new_table_and_what_is_below_it(self, project):
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         options = TableOptions(constraints={"positive": "n > 0"}, properties={"owner": "Ada"})
         branch.table("source").write(rows(5), options=options, code_version="1")
         build(branch, "below", rows(6), "source", "raw")
@@ -108,8 +81,7 @@ class TestWhatIsPromoted:
     def test_partitions_are_one_commit(self, project):
         for key in "abc":
             build(project, "daily", rows(1), "raw", partition=key)
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         for key in "ab":
             build(branch, "daily", rows(2), "raw", code="2", partition=key)
         build(branch, "total", rows(5), "daily", code="2")
@@ -121,8 +93,7 @@ class TestWhatIsPromoted:
         assert not project.table("daily").verify().findings
 
     def test_rows_without_an_order_many_parts_and_nulls(self, project):
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         table = pa.table(
             {
                 "n": [*range(3000), None],
@@ -146,8 +117,7 @@ class TestWhatIsPromoted:
     def test_on_s3(self, s3_server: S3Server):
         project = Project("NYC", s3_server.store(s3_server.new_bucket()))
         project.table("raw").write(rows(1))
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         made = build(branch, "middle", rows(2), "raw")
         assert promoted(promote(project, "pr-1", dry_run=False)) == ["middle"]
         assert project.table("middle").version().metadata_sha == made.metadata_sha
@@ -237,8 +207,7 @@ class TestWhatIsLeft:
 
     def test_a_sample_unless_it_is_accepted(self, project, branch):
         build(project, "large", rows(*range(10)), "raw")
-        create_environment(project, "pr-2")
-        other = project.in_environment("pr-2")
+        other = forked(project, "pr-2")
         build(other, "large", rows(1), "raw", code="2")
         assert "it has 1 rows, and production 10" in left(promote(project, "pr-2", dry_run=False))["large"]
         assert promoted(promote(project, "pr-2", dry_run=False, accept=["large"])) == ["large"]
@@ -255,8 +224,7 @@ class TestOutOfReach:
             other.table(table).write(rows(1), **({"partition": "a"} if table == "days" else {}))
         build(other, "kept", rows(1), "raw")
         project.table("joined").write(rows(1), parents=other.table("kept").upstream(), code_version="1")
-        create_environment(other, "pr-1")
-        made = other.in_environment("pr-1")
+        made = forked(other)
         made.table("raw").write(rows(7))
         made.table("days").write(rows(7), partition="b")
         return made
@@ -282,8 +250,7 @@ class TestOutOfReach:
         assert "taxis" in promoted(promote(project, "pr-1", dry_run=False))
 
     def test_another_environment_of_the_project_itself(self, project, branch):
-        create_environment(project, "pr-2")
-        there = project.in_environment("pr-2")
+        there = forked(project, "pr-2")
         build(there, "middle", rows(5), "raw", code="3")
         version = (
             branch.table("middle").write(rows(5), parents=there.table("middle").upstream(), code_version="3").version

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import orjson
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,25 +18,10 @@ from dagster_versioned.identity.names import table_name
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
+from support.chain import build, chain, forked, left, rows
+from support.chain import sorted_numbers as numbers
 from support.hooked_store import HookedStore
 from support.stores import contents
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code="1", **given):
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
-
-
-def numbers(project: Project, table: str) -> list[int]:
-    return sorted(project.table(table).read()["n"].to_pylist())
-
-
-def whys(report) -> dict[str, str]:
-    return {str(one.table): one.why for one in report.left}
 
 
 def age(project: Project, by: timedelta) -> None:
@@ -50,13 +34,9 @@ def age(project: Project, by: timedelta) -> None:
 @pytest.fixture
 def project(tmp_path) -> Project:
     """``raw``, ``middle`` built from it, ``top`` built from that; in ``pr-1`` and ``pr-2`` by other code."""
-    made = Project.open("NYC", str(tmp_path / "lake"))
-    made.table("raw").write(rows(1, 2))
-    build(made, "middle", rows(1, 2), "raw")
-    build(made, "top", rows(3), "middle")
+    made = chain(Project.open("NYC", str(tmp_path / "lake")))
     for name, number in (("pr-1", 10), ("pr-2", 20)):
-        create_environment(made, name)
-        branch = made.in_environment(name)
+        branch = forked(made, name)
         build(branch, "middle", rows(number), "raw", code=name)
         build(branch, "top", rows(number + 1), "middle", code=name)
     return made
@@ -100,8 +80,8 @@ class TestPrepare:
         store = branch.table("first").store
         store.put(key, store.get(key).replace(b"n < 100", b"n < 002"))
         report = promote(Project.open("NYC", str(tmp_path / "lake")), "pr-1", dry_run=False, half="prepare")
-        assert set(whys(report)) == {"first", "second"}
-        assert "constraint 'small'" in whys(report)["first"]
+        assert set(left(report)) == {"first", "second"}
+        assert "constraint 'small'" in left(report)["first"]
         assert set(read_promotion(project.data).cells) == {"middle", "top"}
 
     def test_once_more_prepares_what_is_there_now(self, project, branch):
@@ -109,7 +89,7 @@ class TestPrepare:
         opened = read_promotion(project.data).opened
         newest = build(branch, "top", rows(99), "middle", code="pr-1").metadata_sha
         report = promote(project, "pr-1", dry_run=False, half="commit")
-        assert "was not prepared" in whys(report)["top"]
+        assert "was not prepared" in left(report)["top"]
         assert numbers(project, "top") == [3]
         promote(project, "pr-1", dry_run=False, half="prepare")
         found = read_promotion(project.data)
@@ -165,13 +145,13 @@ class TestCommit:
         promote(project, "pr-1", dry_run=False, half="prepare")
         build(project, "top", rows(7), "middle", code="9")
         report = promote(project, "pr-1", dry_run=False, half="commit")
-        assert ([cell.table for cell in report.promoted], set(whys(report))) == (["middle"], {"top"})
+        assert ([cell.table for cell in report.promoted], set(left(report))) == (["middle"], {"top"})
         assert (numbers(project, "middle"), numbers(project, "top")) == ([10], [7])
         assert read_promotion(project.data).state == "ended"
 
     def test_what_was_accepted_stays_so(self, project, branch):
         branch.table("unsaid").write(rows(5))
-        assert "unsaid" in whys(promote(project, "pr-1"))
+        assert "unsaid" in left(promote(project, "pr-1"))
         promote(project, "pr-1", dry_run=False, half="prepare", accept=["unsaid"])
         assert not promote(project, "pr-1", dry_run=False, half="commit").left
         assert numbers(project, "unsaid") == [5]
@@ -235,7 +215,7 @@ class TestOneAtATime:
             lambda: promote(project, "pr-2", dry_run=False, half="prepare"),
         )
         report = promote(Project("NYC", store), "pr-1", dry_run=False, half="commit")
-        assert "the promotion has ended" in whys(report)["middle"]
+        assert "the promotion has ended" in left(report)["middle"]
         assert numbers(project, "middle") == [1, 2]
         assert (read_promotion(project.data).environment, read_promotion(project.data).state) == ("pr-2", "open")
 
@@ -288,7 +268,7 @@ class TestAbandon:
             lambda: abandon_promotion(project, "pr-1", dry_run=False),
         )
         report = promote(Project("NYC", store), "pr-1", dry_run=False)
-        assert "abandoned" in whys(report)["top"]
+        assert "abandoned" in left(report)["top"]
         assert (numbers(project, "middle"), numbers(project, "top")) == ([10], [3])
         assert read_promotion(project.data).state == "abandoned"
 

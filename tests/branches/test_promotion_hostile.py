@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.branches.environments import create_environment
-from dagster_versioned.branches.promote import PromotionReport, promote
+from dagster_versioned.branches.promote import promote
 from dagster_versioned.branches.promotion_document import PROMOTION_KEY
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.canonical import canonical_json
@@ -16,28 +16,18 @@ from dagster_versioned.identity.version import data_sha
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
+from support.chain import forked, left, rows
+from support.chain import sorted_numbers as numbers
 from support.crashes import append_as_another_program
 from support.frames import ALL_TYPES, ODD_NAMES, ONLY_NULLS
 from support.hooked_store import HookedStore
 from support.stores import contents
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
 def build(project: Project, table: str, frame: pa.Table, **given):
     """A version that is built from the head of ``raw``."""
     given.setdefault("code_version", "1")
     return project.table(table).write(frame, parents=project.table("raw").upstream(), **given).version
-
-
-def numbers(project: Project, table: str) -> list[int]:
-    return sorted(project.table(table).read()["n"].to_pylist())
-
-
-def left(report: PromotionReport) -> dict[str, str]:
-    return {str(one.table): one.why for one in report.left}
 
 
 @pytest.fixture
@@ -51,8 +41,7 @@ def project(tmp_path) -> Project:
 
 @pytest.fixture
 def branch(project) -> Project:
-    create_environment(project, "pr-1")
-    return project.in_environment("pr-1")
+    return forked(project)
 
 
 class TestAgain:
@@ -77,7 +66,7 @@ class TestAgain:
         build(branch, "daily", rows(2), partition="b")
         promote(project, "pr-1", dry_run=False)
         project.table("daily").drop_partitions(["b"], dry_run=False)
-        assert "has dropped it" in left(promote(project, "pr-1", dry_run=False))["daily"]
+        assert "has dropped it" in left(promote(project, "pr-1", dry_run=False))["daily[b]"]
         assert list(project.table("daily").state.history.heads) == ["a"]
 
     def test_properties_and_constraints_stay(self, project, branch):
@@ -100,7 +89,7 @@ def test_made_and_dropped_between_the_judgement_and_the_commit(project, branch, 
 
     ending = "daily/_delta_log/00000000000000000001.json"
     store = HookedStore(LocalStore(tmp_path / "lake"), "put_if_absent", ending, make_and_drop)
-    assert "has dropped it" in left(promote(Project("NYC", store), "pr-1", dry_run=False))["daily"]
+    assert "has dropped it" in left(promote(Project("NYC", store), "pr-1", dry_run=False))["daily[b]"]
     assert list(project.table("daily").state.history.heads) == ["a"]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.branches.environments import create_environment, drop_environment, fork_now
@@ -21,6 +20,7 @@ from dagster_versioned.tables.environment.registry import document_of
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark
+from support.chain import build, chain, forked, left, names, numbers, rows
 from support.hooked_store import HookedStore
 from support.interleaving import Died, Stepped
 from support.s3_server import S3Server
@@ -30,28 +30,6 @@ KEY = "environments/forks/pr.json"
 COMMIT = "other/_delta_log/00000000000000000001.json"
 
 
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code: str | None = "1", **given):
-    """A version of a derived table, built from the heads of others as they are in this project now."""
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
-
-
-def numbers(project: Project, table: str, **given) -> list[int]:
-    return project.table(table).read(**given)["n"].to_pylist()
-
-
-def names(cells) -> list[str]:
-    return [one.table if one.partition is None else f"{one.table}[{one.partition}]" for one in cells]
-
-
-def left(report) -> dict[str, str]:
-    return dict(zip(names(report.left), (one.why for one in report.left), strict=True))
-
-
 def rebase(project: Project, **given):
     return rebase_environment(project, "pr", dry_run=False, **given)
 
@@ -59,10 +37,7 @@ def rebase(project: Project, **given):
 @pytest.fixture
 def project(tmp_path) -> Project:
     """``raw``, ``middle`` built from it, ``top`` built from that, and ``other``; an environment."""
-    made = Project.open("NYC", str(tmp_path / "lake"))
-    made.table("raw").write(rows(1, 2))
-    build(made, "middle", rows(1, 2), "raw")
-    build(made, "top", rows(3), "middle")
+    made = chain(Project.open("NYC", str(tmp_path / "lake")))
     build(made, "other", rows(4))
     create_environment(made, "pr")
     return made
@@ -133,8 +108,7 @@ class TestWhatIsKept:
         for key in "ab":
             build(project, "daily", rows(1), "raw", partition=key)
         drop_environment(project, "pr")
-        create_environment(project, "pr")
-        branch = project.in_environment("pr")
+        branch = forked(project, "pr")
         for key in "ac":
             build(branch, "daily", rows(2), "raw", code="2", partition=key)
         build(project, "daily", rows(3), "raw", partition="d")

@@ -6,16 +6,16 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from dagster_versioned.branches.environments import create_environment, drop_environment
+from dagster_versioned.branches.environments import drop_environment
 from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.errors import EnvironmentNotFound, ObjectNotFound, VersionedError
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.environment.registry import document_of
+from support.chain import build, forked, rows
 from support.crashes import WRITING
 from support.interleaving import Stepped, dying, impatient
 from support.stores import left_of_environments
@@ -32,15 +32,6 @@ WANTED = {
     ("below", None): [40],
 }
 """``daily[b]`` was made anew in production, which ``top`` is built from."""
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def build(project: Project, table: str, frame: pa.Table, *upstreams: str, code: str = "1", **given):
-    parents = [parent for one in upstreams for parent in project.table(one).upstream()]
-    return project.table(table).write(frame, parents=parents, code_version=code, **given).version
 
 
 def opened(root: Path) -> Project:
@@ -69,8 +60,7 @@ def base(tmp_path_factory) -> Path:
     for key in "ab":
         build(project, "daily", rows(1), "raw", partition=key)
     build(project, "top", rows(3), "middle", "daily")
-    create_environment(project, "pr")
-    branch = project.in_environment("pr")
+    branch = forked(project, "pr")
     build(branch, "middle", rows(20), "raw", code="2")
     build(branch, "daily", rows(10), "raw", code="2", partition="a")
     build(branch, "daily", rows(11), "raw", code="2", partition="c")

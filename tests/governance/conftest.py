@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,11 @@ from dagster_versioned.governance.git_remote import remote_url
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
-from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage import LocalStore, Location
+from dagster_versioned.storage.wrappers import CountingStore
 from support.git_identity import git_identity, isolated_git
+from support.governed import Governed, Opener, fill
+from support.tmpfs import scratch
 
 __all__ = ["git_identity"]
 
@@ -22,6 +25,13 @@ GitLog = Callable[..., list[str]]
 @pytest.fixture(autouse=True)
 def _isolated(git_identity: Path) -> None:
     """Every test has a git of its own."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where that is possible, the registry included."""
+    with scratch() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -70,6 +80,25 @@ def other(registry: Registry, tmp_path: Path) -> Registry:
 @pytest.fixture
 def mirror(tmp_path: Path) -> GovernanceStore:
     return GovernanceStore(LocalStore(tmp_path / "governance"))
+
+
+@pytest.fixture
+def governed(registry: Registry, mirror: GovernanceStore, tmp_path: Path) -> Governed:
+    """A project in the local folder ``old``."""
+    begun = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "old")), Opener())
+    fill(begun.at(begun.home))
+    return begun
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return tmp_path / "old"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> CountingStore:
+    """The governance storage; it counts what is asked of it."""
+    return CountingStore(LocalStore(tmp_path / "governance"))
 
 
 @pytest.fixture

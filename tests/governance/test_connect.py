@@ -25,19 +25,8 @@ WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "copy", "delete")
 
 
 @pytest.fixture
-def old(tmp_path):
-    return tmp_path / "old"
-
-
-@pytest.fixture
 def new(tmp_path):
     return tmp_path / "new"
-
-
-@pytest.fixture
-def storage(tmp_path):
-    """The governance storage; it counts what is asked of it."""
-    return CountingStore(LocalStore(tmp_path / "governance"))
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """A project is given up: on record, for good, and with its bytes only if that was asked for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dagster_versioned.errors import GovernanceError, RegistryConflict, StoreUnavailable
-from dagster_versioned.governance.decommission import decommission
 from dagster_versioned.governance.documents import PendingMigration
+from dagster_versioned.governance.enroll import decommission
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.projects.project import Project
@@ -16,22 +16,8 @@ from dagster_versioned.storage.wrappers import Fault, FaultStore
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, facts, fill
 from support.stores import contents
-from support.tmpfs import scratch
 
 Log = Callable[[], list[str]]
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    with scratch() as folder:
-        yield folder
-
-
-@pytest.fixture
-def governed(registry: Registry, mirror: GovernanceStore, tmp_path: Path) -> Governed:
-    one = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "home")), Opener())
-    fill(one.at(one.home))
-    return one
 
 
 def test_it_is_recorded_and_the_bytes_stay(governed: Governed, log: Log) -> None:
@@ -62,8 +48,8 @@ def test_its_bytes_are_deleted_and_nothing_else(governed: Governed) -> None:
 
 
 def test_governance_in_the_same_root_stays(registry: Registry, tmp_path: Path) -> None:
-    mirror = GovernanceStore(LocalStore(tmp_path / "home"))
-    governed = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "home")), Opener())
+    mirror = GovernanceStore(LocalStore(tmp_path / "old"))
+    governed = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "old")), Opener())
     registry.register("OTHER", Location.parse(str(tmp_path / "other")), actor=WHO)
     mirror.publish(registry)
     fill(governed.at(governed.home))
@@ -128,7 +114,7 @@ def test_bytes_that_are_about_to_be_another_projects_are_not_deleted(governed: G
     assert contents(governed.open(governed.home)) == before
 
 
-@pytest.mark.parametrize("where", ["home", "home/datom/flights"])
+@pytest.mark.parametrize("where", ["old", "old/datom/flights"])
 def test_bytes_that_may_be_another_projects_are_not_deleted(governed: Governed, tmp_path: Path, where: str) -> None:
     decommission(governed.registry, governed.mirror, NAME)
     governed.registry.register("OTHER", Location.parse(str(tmp_path / where)), actor=WHO)

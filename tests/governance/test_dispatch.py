@@ -37,16 +37,6 @@ def dispatching(**contexts):
     return Dispatch(methods={"python": {**DEFAULT_DISPATCH.methods["python"], **contexts}})
 
 
-@pytest.fixture
-def old(tmp_path):
-    return tmp_path / "old"
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return CountingStore(LocalStore(tmp_path / "governance"))
-
-
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     """This module under the name that dispatch documents give it."""

@@ -6,23 +6,19 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.governance.decommission import decommission
+from dagster_versioned.governance.enroll import decommission
 from dagster_versioned.governance.migrate import migrate
-from dagster_versioned.governance.mirror import GovernanceStore
-from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 from dagster_versioned.tables.environment.registry import names_of
 from support.frames import numbered
-from support.governed import NAME, Governed, Opener, facts, fill
+from support.governed import NAME, Governed, facts
 from support.stores import contents
 
 
 @pytest.fixture
-def governed(registry: Registry, mirror: GovernanceStore, tmp_path: Path) -> Governed:
-    one = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "home")), Opener())
-    fill(one.at(one.home))
-    create_environment(one.by_developer(), "pr-1", by="Ada")
-    return one
+def governed(governed: Governed) -> Governed:
+    create_environment(governed.by_developer(), "pr-1", by="Ada")
+    return governed
 
 
 def test_a_developer_works_in_one_and_production_stays(governed: Governed) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.governance.decommission import decommission
-from dagster_versioned.governance.enroll import enroll
+from dagster_versioned.governance.enroll import decommission, enroll
 from dagster_versioned.governance.governance_marker import MARKER_KEY, read_marker
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry

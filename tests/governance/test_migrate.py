@@ -1,7 +1,7 @@
 """A project moves to another place, and nothing that anybody reads or links to changes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,16 +37,8 @@ from support.hooked_store import HookedStore
 from support.readers import assert_same
 from support.s3_server import S3Server
 from support.stores import contents
-from support.tmpfs import scratch
 
 Log = Callable[[], list[str]]
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory where that is possible, the registry included."""
-    with scratch() as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -63,14 +55,6 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Loc
         return server.location(server.new_bucket(), "study 1")
 
     return new
-
-
-@pytest.fixture
-def governed(registry: Registry, mirror: GovernanceStore, tmp_path: Path) -> Governed:
-    """A project in a local folder."""
-    one = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "old")), Opener())
-    fill(one.at(one.home))
-    return one
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import orjson
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,15 +28,12 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.tables.documents.tag import Tag
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, clear_mark, put_mark
+from support.chain import forked, rows
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
 from support.stores import contents
 
 KEY = ".metadata/tags/x.json"
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
 
 
 def numbers(project: Project, version: str | None = None, table: str = "numbers", **given) -> list[int]:
@@ -492,8 +488,7 @@ class TestNames:
 class TestInAnEnvironment:
     def test_none_is_seen_and_none_is_made(self, project):
         project.tag("x")
-        create_environment(project, "pr-1")
-        branch = project.in_environment("pr-1")
+        branch = forked(project)
         assert branch.tags() == {}
         with pytest.raises(VersionNotFound, match="no tag 'x'"):
             numbers(branch, "tag:x")

@@ -4,7 +4,6 @@ import contextlib
 import threading
 
 import deltalake
-import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import VersionedError
@@ -14,6 +13,8 @@ from dagster_versioned.publication.park import park
 from dagster_versioned.publication.publish import publish_drafts
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
+from support.chain import rows
+from support.chain import sorted_numbers as numbers
 from support.interleaving import dying
 from support.s3_server import S3Server
 
@@ -26,14 +27,6 @@ MODES = {
     "merge": TableOptions(mode="merge", merge_key=("n",)),
 }
 EXPECTED = {"replace": [10, 11], "append": [1, 2, 10, 11], "merge": [1, 2, 10, 11]}
-
-
-def rows(*numbers: int) -> pa.Table:
-    return pa.table({"n": list(numbers)})
-
-
-def numbers(project: Project, table: str) -> list[int]:
-    return sorted(project.table(table).read()["n"].to_pylist())
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])

@@ -541,8 +541,7 @@ class Collector:
         forget_unhashed(self._store, remote)
 
     def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> Marked:
-        staying = [v for v in chosen if v.gone is None]
-        gone = [v for v in chosen if v.gone is not None]
+        staying = [version for version in chosen if version.gone is None]
         self.refuse_protected(staying)
         heads = set(state.history.heads.values())
         if head := next((version for version in staying if version in heads), None):
@@ -551,17 +550,13 @@ class Collector:
                 "Nothing was deleted. Write a version without the data first."
             )
         claims, history, leaving = self._claims(state), state.history.versions, set(staying)
-        others = [v for v in history if v.gone is None and v not in leaving]
+        others = [version for version in history if version.gone is None and version not in leaving]
         wanted, kept = claims.of(staying), claims.of(others)
         if wanted & kept and not keep_shared:
-            shared = claims.among(wanted)
-            sharing = [version for version in others if shared.of([version]) & wanted]
-            raise InvalidInput(
-                f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
-                f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
-            )
+            raise _shared(claims.among(wanted), others, wanted)
         # They tell how rows were, so they go, whichever version they belong to.
         wanted = (wanted - kept) | claims.changes.telling_of(staying, history).keys()
+        gone = [version for version in chosen if version.gone is not None]
         if left := (claims.of(gone) - kept) | claims.changes.telling_of(gone, history).keys():
             wanted |= left & {info.key for info in self._data_objects()}
         return Marked(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)})
@@ -610,6 +605,14 @@ class Collector:
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
+
+
+def _shared(claims: Claims, others: Sequence[Version], wanted: Set[str]) -> InvalidInput:
+    sharing = [version for version in others if claims.of([version]) & wanted]
+    return InvalidInput(
+        f"The bytes of the named versions are also those of {', '.join(version.short for version in sharing[:10])}"
+        f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
+    )
 
 
 def _may_hold(write: UnfinishedWrite, erased: Mapping[str, int]) -> bool:

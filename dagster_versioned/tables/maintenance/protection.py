@@ -331,25 +331,28 @@ def _named_in(broken: bytes, history: History, names: Set[str]) -> Iterator[Vers
     """
     shas = _shas_in(broken)
     moments = {record.log_version for record in history.records if record.sha256 in shas}
-    members: list[Any] = []
-    with suppress(orjson.JSONDecodeError):
-        members.append(orjson.loads(broken))
-    is_named = False
-    while members:
-        one = members.pop()
-        if isinstance(one, dict):
-            held = cast("dict[str, Any]", one)
-            for name in names & held.keys():
-                is_named = True
-                at = held[name].get("log_version") if isinstance(held[name], dict) else None
-                moments |= {at} if type(at) is int and at >= 0 else set()
-            members.extend(held.values())
-        elif isinstance(one, list):
-            members.extend(cast("list[Any]", one))
-    if is_named and not moments:
+    named = list(_members_of(broken, names))
+    ends = (cast("dict[str, object]", member).get("log_version") for member in named if isinstance(member, dict))
+    moments |= {at for at in ends if type(at) is int and at >= 0}
+    if named and not moments:
         yield from history.versions
     for at in moments:
         yield from _current_at(history, at)
+
+
+def _members_of(broken: bytes, names: Set[str]) -> Iterator[Any]:
+    """What stands under these names, anywhere in what may be JSON."""
+    members: list[Any] = []
+    with suppress(orjson.JSONDecodeError):
+        members.append(orjson.loads(broken))
+    while members:
+        member = members.pop()
+        if isinstance(member, dict):
+            held = cast("dict[str, Any]", member)
+            yield from (held[name] for name in names & held.keys())
+            members.extend(held.values())
+        elif isinstance(member, list):
+            members.extend(cast("list[Any]", member))
 
 
 def _shas_in(broken: bytes) -> set[str]:

@@ -121,36 +121,14 @@ class Restoration:
                 "with those of then. Nothing was changed. Read what was dropped by version, or adopt() that commit and "
                 f"go back with revert(); `dagster-versioned history {self._table}` lists both."
             )
-        before = load_snapshot(self._store, record.since - 1)
-        current = {(version.log_version, version.partition): version for version in state.history.versions}
-        heads = [current[v.log_version, v.partition] for v in state.history.until(record.since - 1).heads.values()]
-        if gone := [version.short for version in heads if version.gone is not None]:
-            raise ExpiredVersion(
-                f"{self._table} {record.dropped}, and the data of {shown(gone)} was not kept since, so it cannot be "
-                "restored. Nothing was changed. Versions that are kept can be read by name; `history` lists them."
-            )
+        heads, before = self._heads(state, record), load_snapshot(self._store, record.since - 1)
         adds = parts_of(before)
         if lost := missing_parts(self._store, adds):
             raise VersionNotFound(
                 f"Part {lost[0].key} of {self._table} is missing from {self._store.uri}. Nothing was changed. Run "
                 "verify."
             )
-        entries = [
-            VersionEntry.of(
-                version.identity,
-                replace(
-                    version.facts,
-                    created_at=created_at_text(timestamp),
-                    writer=WRITER,
-                    author=self._by,
-                    previous=None,
-                    run=None,
-                    added=None,
-                ),
-                "full",
-            )
-            for version in heads
-        ]
+        entries = [self._restored(version, created_at_text(timestamp)) for version in heads]
         shas = {str(e.identity.partition): e.metadata_sha for e in entries if e.identity.partition is not None}
         was = TableRecord.of(before).partitioning
         after = replace(record, partitioning=was, since=state.log_version + 1, dropped=None)
@@ -167,6 +145,24 @@ class Restoration:
             },
             needs=frozenset(objects_of(self._store, adds)),
         )
+
+    def _heads(self, state: TableState, record: TableRecord) -> list[Version]:
+        """The versions that were current when the table was dropped."""
+        current = {(version.log_version, version.partition): version for version in state.history.versions}
+        heads = [current[v.log_version, v.partition] for v in state.history.until(record.since - 1).heads.values()]
+        if gone := [version.short for version in heads if version.gone is not None]:
+            raise ExpiredVersion(
+                f"{self._table} {record.dropped}, and the data of {shown(gone)} was not kept since, so it cannot be "
+                "restored. Nothing was changed. Versions that are kept can be read by name; `history` lists them."
+            )
+        return heads
+
+    def _restored(self, version: Version, created_at: str) -> VersionEntry:
+        author = self._by
+        facts = replace(
+            version.facts, created_at=created_at, writer=WRITER, author=author, previous=None, run=None, added=None
+        )
+        return VersionEntry.of(version.identity, facts, "full")
 
 
 def refuse_dropped(table: str, state: TableState) -> TableRecord:
