@@ -7,8 +7,7 @@ import dagster as dg
 
 from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitioning_of_asset
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset, upstream_partitions
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound

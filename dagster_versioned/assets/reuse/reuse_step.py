@@ -7,8 +7,7 @@ from typing import Any, Protocol, cast
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitions_of_run
+from dagster_versioned.assets.graph.partitions import partitions_of_run, upstream_partitions
 from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
 from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
