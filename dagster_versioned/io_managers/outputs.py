@@ -220,11 +220,8 @@ class _Report:
             return
         code, details = made
         called = [result for result in self.written.results if not result.reused]
-        then = [
-            code_of(version)
-            for result in called
-            if (version := result.version if result.change == "none" else before.get(result.version.partition))
-        ]
+        versions = [each.version if each.change == "none" else before.get(each.version.partition) for each in called]
+        then = [code_of(version) for version in versions if version]
         shown = {f"{OURS}/code": code.fingerprint[:_CODE_SHOWN]}
         if code.opaque:
             shown[f"{OURS}/code_opaque"] = "; ".join(code.opaque)
@@ -233,7 +230,8 @@ class _Report:
         if (change := next(filter(None, changes), None)) is not None:
             shown[f"{OURS}/code_change"] = str(change)
         self._show(shown)
-        if called and (len(then) < len(called) or any(each is None or each.details != code.details for each in then)):
+        kept = [each for each in then if each is not None and each.details == code.details]
+        if len(kept) < len(called):
             details.put(store)
 
     def _show(self, metadata: Mapping[str, Any], partition: str | None = None) -> None:

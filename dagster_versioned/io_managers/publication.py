@@ -295,7 +295,7 @@ def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelecti
     assert repository is not None  # a sensor is evaluated in its code location
     graph = repository.asset_graph
     keys = selection.resolve(graph)
-    published, superseded, waiting, problems = 0, 0, list[tuple[ParkedDraft, str]](), list[str]()
+    published, superseded, waiting, problems = 0, 0, list[str](), list[str]()
     for project in _projects(graph, keys):
         try:
             report = publish_of(project, context.instance, graph, keys=keys)
@@ -308,12 +308,11 @@ def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelecti
         for draft in report.superseded:
             context.log.info(f"{draft} is superseded: {draft.why}")
         published, superseded = published + len(report.published), superseded + len(report.superseded)
-        waiting += report.waiting
+        waiting += [f"{draft} ({why})" for draft, why in report.waiting]
     for problem in problems:
         context.log.warning(problem)
-    texts = [f"{draft} ({why})" for draft, why in waiting[:SHOWN]]
     more = f" and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
-    waits = f" Not published: {', '.join(texts)}{more}." if waiting else ""
+    waits = f" Not published: {', '.join(waiting[:SHOWN])}{more}." if waiting else ""
     unread = f" {len(problems)} could not be read: {problems[0]}" if problems else ""
     return dg.SensorResult(skip_reason=f"Published {published} drafts, {superseded} were superseded.{waits}{unread}")
 
@@ -408,18 +407,24 @@ def _evaluated(
         other = log.run(run_id)
         if other is None or not left or not _sees(log.instance, other, draft):
             continue
-        evaluations = dict[str | None, tuple[str, dg.AssetCheckEvaluation]]()
-        for record in records:
-            if isinstance(record.evaluation, dg.AssetCheckEvaluation):
-                step = str(record.event.step_key if record.event is not None else "")
-                evaluations.setdefault(partition_of(record.evaluation), (step, record.evaluation))
-        looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations.values()])
+        evaluations = _newest_evaluations(records)
+        looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations])
         found = frozenset(key for look in looks for key in look.drafts.get(draft.sha256, ()))
         of = (found if looks else _partitions_of(log, graph, other, draft)) & left
         if of:
             left -= of
             at = min((look.log_version for look in looks), default=None)
-            yield _CheckEvaluations(other, of, list(evaluations.values()), at)
+            yield _CheckEvaluations(other, of, evaluations, at)
+
+
+def _newest_evaluations(records: Iterable[AssetCheckExecutionRecord]) -> list[tuple[str, dg.AssetCheckEvaluation]]:
+    """The first of each partition, each with the key of its step."""
+    found = dict[str | None, tuple[str, dg.AssetCheckEvaluation]]()
+    for record in records:
+        if isinstance(record.evaluation, dg.AssetCheckEvaluation):
+            step = str(record.event.step_key if record.event is not None else "")
+            found.setdefault(partition_of(record.evaluation), (step, record.evaluation))
+    return list(found.values())
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:

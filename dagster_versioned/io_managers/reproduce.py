@@ -212,11 +212,11 @@ def _executed(
 def _add_partition(instance: dg.DagsterInstance, assets: dg.AssetsDefinition, partition: str | None) -> None:
     """Dynamic partitions are in an instance, and this one knows none."""
     definition = assets.partitions_def
-    if partition is None and definition is not None:
-        raise NotPossible("it is of no partition, and its asset has partitions now")
-    if partition is not None and definition is None:
-        raise NotPossible("it is of a partition, and its asset has none now")
     if partition is None or definition is None:
+        if partition is not None:
+            raise NotPossible("it is of a partition, and its asset has none now")
+        if definition is not None:
+            raise NotPossible("it is of no partition, and its asset has partitions now")
         return
     dimensions = {"": definition}
     keys: Mapping[str, str] = {"": partition}
