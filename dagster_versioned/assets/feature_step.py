@@ -112,7 +112,6 @@ class FeatureStep:
         files: Files,
         body: Body,
     ) -> Iterator[tuple[str | None, ResolvedIncrement]]:
-        """What is stale of each partition of the run."""
         partitions = sorted(partitions_of_run(context), key=str)
         if not feature.plan.upstreams:
             if config.where:

@@ -35,7 +35,6 @@ def locations_of_workspace(file: Path) -> list[CodeLocation]:
 
 
 def _location(file: Path, origin: Any) -> CodeLocation:
-    """The code location of a workspace file that an origin is."""
     if isinstance(origin, GrpcServerCodeLocationOrigin):
         raise _refusal(file, f"has the server {origin.location_name!r}, and definitions are read in this process")
     target = origin.loadable_target_origin

@@ -91,7 +91,6 @@ class _Upstream:
 
 
 def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
-    """The dependencies of the asset that are tables."""
     own, places, node = checked.table.project, Places(checked.graph), checked.graph.get(checked.asset_key)
     loaded = metadata_by_upstream(node)
     for key in sorted(node.parent_keys):

@@ -225,7 +225,6 @@ def _only(table: VersionedTable, files: VersionFiles, partitions: frozenset[str]
 
 
 def _external(context: dg.InputContext, table: ExternalTable, project: ProjectResource, pins: Mapping[str, str]) -> Any:
-    """The rows of a Delta table of no project, at the version that the input is to see."""
     step = step_of(context)
     kind = _kind(context, project)
     if kind.by_partition or kind.frame_type is UpstreamFiles:
@@ -363,7 +362,6 @@ def _never_materialized(context: dg.InputContext, table: VersionedTable, partiti
 
 
 def _uri(context: dg.InputContext) -> str | None:
-    """Where the Delta table is that an input loads, if it is one of no project."""
     above = context.upstream_output
     uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
     return None if uri is None else str(uri)

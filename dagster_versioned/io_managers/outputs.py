@@ -178,7 +178,6 @@ class _Report:
             note(step, asset_key, made)
 
     def _log(self) -> None:
-        """Write what was written to the log of the run."""
         log, name, results = self.context.log, self.written.seen.name, self.written.results
         if self.written.draft is not None:
             log.info(parked_text(self.written.draft))
@@ -288,7 +287,6 @@ def _write(
 
 
 def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:
-    """Raise `InvalidInput` for a history of events that is to be published after its checks."""
     if (options.publish or publish) == "after_checks":
         raise InvalidInput(
             f'publish="after_checks" cannot hold back {table.name}: it is a history of events, and what is added to it '

@@ -344,7 +344,6 @@ def _moment(reading: VersionRead) -> float:
 
 
 def _is_after(execution: AssetCheckExecutionRecord, since: float) -> bool:
-    """Whether an execution ended after a time."""
     return execution.event is not None and execution.event.timestamp >= since
 
 

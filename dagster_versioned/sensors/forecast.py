@@ -141,7 +141,6 @@ def _presented(
 
 
 def _units(repositories: Sequence[dg.RepositoryDefinition], instance: dg.DagsterInstance) -> list[Unit]:
-    """All that code locations make, upstream first."""
     units = [
         unit
         for repository in repositories
@@ -420,7 +419,6 @@ def _made_by(repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:
 
 
 def _in_order(units: Iterable[Unit]) -> list[Unit]:
-    """The units of several code locations, upstream first."""
     by_key: dict[dg.AssetKey, Unit] = {}
     for unit in units:
         for key in unit.keys:

@@ -199,7 +199,6 @@ def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 def _step(
     context: dg.AssetExecutionContext, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: Mapping[str, LazyInput]
 ) -> ReuseStep:
-    """What becomes of a step that has these inputs."""
     found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
     kept, evaluated = _checked(context, found)
     checks, partitions = context.selected_asset_check_keys, set(partitions_of_run(context))
