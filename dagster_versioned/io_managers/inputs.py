@@ -112,13 +112,18 @@ class _Source:
         rows = _Rows(self, _seen(self.context, self.table, step, version, as_last_seen=left is not None))
         upstreams = rows.upstreams  # outside of a step as well: raises for what nobody adopted
         if step is not None:
-            seen, key = rows.seen, self.context.asset_key
-            is_head = self.pin is None and not self.table.operations.parked
-            log_version = seen.chosen.log_version if seen is not None and is_head else None
-            note(step, key, upstreams, log_version=log_version, adds=not again)
-            chosen = seen.chosen.versions if upstreams and seen else ()
-            note_look(step, key, self.table, chosen, input_text(self.context))
+            self._note(step, rows.seen, upstreams, adds=not again)
         return rows
+
+    def _note(
+        self, step: "StepExecutionContext", seen: _ResolvedInput | None, upstreams: Sequence[Upstream], *, adds: bool
+    ) -> None:
+        """Note what the step reads, for its outputs and its checks."""
+        is_head = self.pin is None and not self.table.operations.parked
+        log_version = seen.chosen.log_version if seen is not None and is_head else None
+        note(step, self.context.asset_key, upstreams, log_version=log_version, adds=adds)
+        chosen = seen.chosen.versions if upstreams and seen else ()
+        note_look(step, self.context.asset_key, self.table, chosen, input_text(self.context))
 
 
 @dataclass(frozen=True)
