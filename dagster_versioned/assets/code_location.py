@@ -106,7 +106,6 @@ def _repositories(location: CodeLocation) -> list[dg.RepositoryDefinition]:
 
 
 def _values(location: CodeLocation, module: ModuleType) -> list[Any]:
-    """What may be definitions."""
     if location.autoload:
         return [load_defs(module)]
     if location.attribute:

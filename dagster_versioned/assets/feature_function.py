@@ -1,7 +1,7 @@
 """The user's function of a step that computes features: what it asks for, and what Dagster sees of that."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast, get_args, get_type_hints
 
 import dagster as dg
@@ -34,20 +34,7 @@ class StepFunction:
         hints = get_type_hints(body)
         parameters = inspect.signature(body).parameters
         by_key = {each.key: each for each in upstreams}
-        takes = increment in parameters
-        if takes != bool(by_key):
-            what, fix = (
-                (f"takes {increment!r}, but depends on no feature", "leave the parameter out, and return all samples")
-                if takes
-                else (f"depends on features, but takes no {increment!r}", f"add the parameter {increment!r}")
-            )
-            raise InvalidInput(f"The function of {who} {what}. Nothing was defined; {fix}.")
-        for name, key in _asset_parameters(body, ins or {}).items():
-            if key in by_key:
-                raise InvalidInput(
-                    f"The function of {who} takes {name!r}, which is its upstream {key!r}. Nothing was defined; leave "
-                    f"the parameter out: what is stale of {key!r} is in {increment!r}."
-                )
+        _refuse_misfit(body, who, increment, by_key, ins or {})
         self._body = body
         self._increment = increment
         self._context = next((each for each in _CONTEXT if each in parameters), None)
@@ -95,6 +82,26 @@ class StepFunction:
         if self._config:
             given["config"] = config
         return lambda increment: self._body(**given, **({} if increment is None else {self._increment: increment}))
+
+
+def _refuse_misfit(
+    body: Callable[..., Any], who: str, increment: str, upstreams: Collection[str], ins: Mapping[str, dg.AssetIn]
+) -> None:
+    """Raise `InvalidInput` where a function has no place for what is stale, or takes an upstream itself."""
+    takes = increment in inspect.signature(body).parameters
+    if takes != bool(upstreams):
+        what, fix = (
+            (f"takes {increment!r}, but depends on no feature", "leave the parameter out, and return all samples")
+            if takes
+            else (f"depends on features, but takes no {increment!r}", f"add the parameter {increment!r}")
+        )
+        raise InvalidInput(f"The function of {who} {what}. Nothing was defined; {fix}.")
+    for name, key in _asset_parameters(body, ins).items():
+        if key in upstreams:
+            raise InvalidInput(
+                f"The function of {who} takes {name!r}, which is its upstream {key!r}. Nothing was defined; leave "
+                f"the parameter out: what is stale of {key!r} is in {increment!r}."
+            )
 
 
 def _asset_parameters(body: Callable[..., Any], ins: Mapping[str, dg.AssetIn]) -> dict[str, str]:

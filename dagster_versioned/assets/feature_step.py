@@ -8,8 +8,7 @@ from typing import Any, Protocol, cast
 import dagster as dg
 from pydantic import Field
 
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitions_of_run
+from dagster_versioned.assets.graph.partitions import partitions_of_run, upstream_partitions
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
@@ -113,7 +112,6 @@ class FeatureStep:
         files: Files,
         body: Body,
     ) -> Iterator[tuple[str | None, ResolvedIncrement]]:
-        """What is stale of each partition of the run."""
         partitions = sorted(partitions_of_run(context), key=str)
         if not feature.plan.upstreams:
             if config.where:

@@ -164,13 +164,8 @@ def _described(
             raise _refused(features, f"have a spec of {key!r}, which is none of them", "define a Feature for it")
         if key in found:
             raise _refused(features, f"have two specs of {key!r}", "make them one")
-        ours = {
-            "deps": spec.deps,
-            "code_version": spec.code_version,
-            "partitions_def": spec.partitions_def,
-            "group_name": group_name and spec.group_name,
-        }
-        if taken := [name for name, value in ours.items() if value]:
+        names = ("deps", "code_version", "partitions_def", *(["group_name"] if group_name else []))
+        if taken := [name for name in names if getattr(spec, name)]:
             raise _refused(
                 features,
                 f"have a spec that describes {key!r} by {', '.join(taken)}",

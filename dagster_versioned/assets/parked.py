@@ -67,12 +67,15 @@ def is_parking(step: "StepExecutionContext", publish: Publish) -> bool:
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
     parking = PROCESS.of(ParkingPolicy, graph)
     if parking.is_possible is None:
-        places = Places(graph)
-        made = [places.definition(node.key) for node in graph.asset_nodes if node.is_materializable]
-        managers = {id(manager) for manager in made if manager is not None and _may_park(manager)}
         asks = any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
-        parking.is_possible = len(managers) > 1 or asks
+        parking.is_possible = asks or len(_parking_managers(graph)) > 1
     return parking.is_possible
+
+
+def _parking_managers(graph: AssetGraph) -> set[int]:
+    places = Places(graph)
+    made = [places.definition(node.key) for node in graph.asset_nodes if node.is_materializable]
+    return {id(manager) for manager in made if manager is not None and _may_park(manager)}
 
 
 def _may_park(definition: dg.ResourceDefinition) -> bool:

@@ -91,7 +91,6 @@ def polling_source(
 
 
 def _poll_metadata(table: VersionedTable, added: Sequence[IngestedFile]) -> dict[str, Any]:
-    """What Dagster shows of a poll."""
     version = table.version()
     shown = [f"{addition.file}: {addition.result.change}" for addition in added[:_FILES_SHOWN]]
     more = [f"and {len(added) - _FILES_SHOWN} more"] if len(added) > _FILES_SHOWN else []

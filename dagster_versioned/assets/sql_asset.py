@@ -50,14 +50,7 @@ def sql_asset(
     other parameters are those of `dagster.asset`. Raises `InvalidInput`.
     """
     refuse_unknown("sql_asset", options, AssetOptions)
-    steps = tuple(_as_step(step) for step in queries)
-    if (query is None) == (not steps):
-        raise InvalidInput(
-            f"The asset {name!r} has {'neither a query nor queries' if query is None else 'a query and queries'}. "
-            "Nothing was defined. Give one of the two."
-        )
-    if query is not None:
-        steps = (QueryStep(query),)
+    steps = _steps(name, query, queries)
     asked = TransformQuery(tuple(inputs), steps, {table: tuple(key) for table, key in (temporal_tables or {}).items()})
     names = {alias: f"input__{number}" for number, alias in enumerate(inputs)}
 
@@ -77,6 +70,16 @@ def sql_asset(
     }
     ins = {names[alias]: _as_input(asset) for alias, asset in inputs.items()}
     return dg.asset(name=name, ins=ins, code_version=_code_version(asked), **options)(compute)
+
+
+def _steps(name: str, query: str | None, queries: Iterable[QueryStep | tuple[str, str] | str]) -> tuple[QueryStep, ...]:
+    steps = tuple(_as_step(step) for step in queries)
+    if (query is None) == (not steps):
+        raise InvalidInput(
+            f"The asset {name!r} has {'neither a query nor queries' if query is None else 'a query and queries'}. "
+            "Nothing was defined. Give one of the two."
+        )
+    return steps if query is None else (QueryStep(query),)
 
 
 def _as_step(step: QueryStep | tuple[str, str] | str) -> QueryStep:

@@ -29,29 +29,28 @@ def locations_of_workspace(file: Path) -> list[CodeLocation]:
         errors: Sequence[Any] = getattr(error, "errors", None) or ()
         text = " ".join(str(errors[0].message if errors else error).split()).partition(" Expected:")[0]
         raise _refusal(file, f"cannot be read ({type(error).__name__}: {text:.{_LONGEST}})") from error
-    found: list[CodeLocation] = []
-    for origin in origins:
-        if isinstance(origin, GrpcServerCodeLocationOrigin):
-            raise _refusal(file, f"has the server {origin.location_name!r}, and definitions are read in this process")
-        target = origin.loadable_target_origin
-        if target.executable_path and not _is_this_python(target.executable_path):
-            raise _refusal(
-                file,
-                f"has {origin.location_name!r} of another Python, {target.executable_path}, and definitions are read in"
-                " this process",
-            )
-        module = target.module_name or target.package_name or target.autoload_defs_module_name
-        found.append(
-            CodeLocation(
-                module or file.parent / str(target.python_file),
-                folder=file.parent / target.working_directory if target.working_directory else Path.cwd(),
-                attribute=target.attribute,
-                autoload=target.autoload_defs_module_name is not None,
-            )
-        )
-    if not found:
+    if not origins:
         raise _refusal(file, "names no code location")
-    return found
+    return [_location(file, origin) for origin in origins]
+
+
+def _location(file: Path, origin: Any) -> CodeLocation:
+    if isinstance(origin, GrpcServerCodeLocationOrigin):
+        raise _refusal(file, f"has the server {origin.location_name!r}, and definitions are read in this process")
+    target = origin.loadable_target_origin
+    if target.executable_path and not _is_this_python(target.executable_path):
+        raise _refusal(
+            file,
+            f"has {origin.location_name!r} of another Python, {target.executable_path}, and definitions are read in"
+            " this process",
+        )
+    module = target.module_name or target.package_name or target.autoload_defs_module_name
+    return CodeLocation(
+        module or file.parent / str(target.python_file),
+        folder=file.parent / target.working_directory if target.working_directory else Path.cwd(),
+        attribute=target.attribute,
+        autoload=target.autoload_defs_module_name is not None,
+    )
 
 
 def locations_in(folder: Path) -> list[CodeLocation]:

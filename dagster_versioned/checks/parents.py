@@ -1,19 +1,19 @@
 """Was the head built from what is current now?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
 from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitioning_of_asset
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset, upstream_partitions
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.identity.version import On, require_on
-from dagster_versioned.projects.staleness import SHORT, CellHead, MemberCell, Need, TableHeads, TableKey, find
+from dagster_versioned.projects.staleness import SHORT, CellHead, Change, MemberCell, Need, TableHeads, TableKey, find
 from dagster_versioned.tables.documents.head import partition_head
 from dagster_versioned.tables.table import open_table
 
@@ -43,33 +43,34 @@ class FreshParents(VersionCheck):
         rows: list[tuple[object, ...]] = []
         stale: list[str] = []
         unknown: set[str] = set()
-        state = checked.table.state
         for head in checked.heads:
-            cell = CellHead.of(partition_head(checked.table.name, head, state))
-            own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
+            cell = CellHead.of(partition_head(checked.table.name, head, checked.table.state))
             needs = [upstream.need(checked, head.partition) for upstream in upstreams]
-            stated = stated_code_version(checked.graph.get(checked.asset_key).code_version)
-            code_version = stated if cell.feature is not None else None
-            found = find(
-                str(checked.table.name), head.partition, [MemberCell(own, head.partition, needs, code_version)], self.on
-            )
-            for change in found.changes if found else ():
+            for change in self._changes(checked, head.partition, cell, needs):
                 name = change.upstream or "code version"
                 place = name if change.partition is None else f"{name} [{change.partition}]"
                 then, now = (sha[:SHORT] if sha else "" for sha in (change.before, change.after))
                 rows.append((named(head), place, then, now))
                 stale.append(f"{named(head)}: {place} is at {now[:8]}, not {then[:8] or 'part of it'}")
             unknown |= {f"{source}.{table}" for source, table in cell.parents.keys() - judged}
-        metadata = {
-            "stale": len(rows),
-            **({"stale_parents": table_text(["version", "upstream", "built from", "now"], rows)} if rows else {}),
-            **({"not_judged": listed(sorted(unknown), 20)} if unknown else {}),
-        }
+        metadata: dict[str, Any] = {"stale": len(rows)}
+        if rows:
+            metadata["stale_parents"] = table_text(["version", "upstream", "built from", "now"], rows)
+        if unknown:
+            metadata["not_judged"] = listed(sorted(unknown), 20)
         if stale:
             return Verdict(False, f"Not built from what is current: {listed(stale)}. Materialize it again.", metadata)
-        return Verdict(
-            True, f"{len(checked.heads)} heads are built from the current versions of their upstreams.", metadata
-        )
+        text = f"{len(checked.heads)} heads are built from the current versions of their upstreams."
+        return Verdict(True, text, metadata)
+
+    def _changes(
+        self, checked: CheckedHeads, partition: str | None, cell: CellHead, needs: Sequence[Need]
+    ) -> Sequence[Change]:
+        own = TableHeads(cell) if partition is None else TableHeads(None, {partition: cell})
+        stated = stated_code_version(checked.graph.get(checked.asset_key).code_version)
+        member = MemberCell(own, partition, needs, stated if cell.feature is not None else None)
+        found = find(str(checked.table.name), partition, [member], self.on)
+        return found.changes if found else ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,6 @@ class _Upstream:
 
 
 def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
-    """The dependencies of the asset that are tables."""
     own, places, node = checked.table.project, Places(checked.graph), checked.graph.get(checked.asset_key)
     loaded = metadata_by_upstream(node)
     for key in sorted(node.parent_keys):

@@ -103,7 +103,6 @@ def computing(
 
 
 def _warn_of_code(context: dg.AssetExecutionContext, asset_key: dg.AssetKey) -> None:
-    """Say why nothing is reused."""
     code = code_of(context.assets_def)
     why = "its function is not known" if code is None else "; ".join(code.opaque)
     context.log.warning(

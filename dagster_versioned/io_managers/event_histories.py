@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -56,7 +56,7 @@ def projected(context: dg.InputContext, table: VersionedTable, files: VersionFil
     """
     metadata = context.definition_metadata
     as_at, as_of = (_time_in(metadata, key) for key in (AS_AT_KEY, AS_OF_KEY))
-    if _projection(context) == "events":
+    if _wants_events(context):
         if as_at or as_of:
             raise InvalidInput(
                 f"The input {context.name!r} asks for events and for rows at a time. Nothing was read. Leave one out."
@@ -90,11 +90,11 @@ def refuse_times(context: dg.InputContext) -> None:
             )
 
 
-def _projection(context: dg.InputContext) -> Literal["current", "events"]:
+def _wants_events(context: dg.InputContext) -> bool:
     given = plain(context.definition_metadata, PROJECTION_KEY)
     if given not in (None, "current", "events"):
         raise InvalidInput(f"{PROJECTION_KEY} is 'current' or 'events', not {given!r:.100}. Nothing was read.")
-    return given or "current"
+    return given == "events"
 
 
 def _time_in(metadata: Mapping[str, Any] | None, key: str) -> datetime | None:

@@ -43,7 +43,6 @@ def _io_manager(fallback: Any, value: str) -> dg.IOManager:
 
 
 def _show(context: dg.OutputContext, handled: Any) -> None:
-    """Hand Dagster what another IO manager yielded of an output."""
     if not isinstance(handled, Generator):
         return
     for event in cast("Generator[Any]", handled):

@@ -112,13 +112,18 @@ class _Source:
         rows = _Rows(self, _seen(self.context, self.table, step, version, as_last_seen=left is not None))
         upstreams = rows.upstreams  # outside of a step as well: raises for what nobody adopted
         if step is not None:
-            seen, key = rows.seen, self.context.asset_key
-            is_head = self.pin is None and not self.table.operations.parked
-            log_version = seen.chosen.log_version if seen is not None and is_head else None
-            note(step, key, upstreams, log_version=log_version, adds=not again)
-            chosen = seen.chosen.versions if upstreams and seen else ()
-            note_look(step, key, self.table, chosen, input_text(self.context))
+            self._note(step, rows.seen, upstreams, adds=not again)
         return rows
+
+    def _note(
+        self, step: "StepExecutionContext", seen: _ResolvedInput | None, upstreams: Sequence[Upstream], *, adds: bool
+    ) -> None:
+        """Note what the step reads, for its outputs and its checks."""
+        is_head = self.pin is None and not self.table.operations.parked
+        log_version = seen.chosen.log_version if seen is not None and is_head else None
+        note(step, self.context.asset_key, upstreams, log_version=log_version, adds=adds)
+        chosen = seen.chosen.versions if upstreams and seen else ()
+        note_look(step, self.context.asset_key, self.table, chosen, input_text(self.context))
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,6 @@ def _only(table: VersionedTable, files: VersionFiles, partitions: frozenset[str]
 
 
 def _external(context: dg.InputContext, table: ExternalTable, project: ProjectResource, pins: Mapping[str, str]) -> Any:
-    """The rows of a Delta table of no project, at the version that the input is to see."""
     step = step_of(context)
     kind = _kind(context, project)
     if kind.by_partition or kind.frame_type is UpstreamFiles:
@@ -363,7 +367,6 @@ def _never_materialized(context: dg.InputContext, table: VersionedTable, partiti
 
 
 def _uri(context: dg.InputContext) -> str | None:
-    """Where the Delta table is that an input loads, if it is one of no project."""
     above = context.upstream_output
     uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
     return None if uri is None else str(uri)

@@ -16,6 +16,7 @@ from dagster_versioned.engines.comparison import HIDDEN
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.environment import ENVIRONMENT_KEY
+from dagster_versioned.projects.staleness import cell_text
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.diff import VersionDiff, version_diff
@@ -173,17 +174,16 @@ def _reused(result: WriteResult) -> dict[str, Any]:
 def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
     """A line of the run's log: the table, its partitions, what became of them, the version, its size."""
     versions = [result.version for result in results]
-    changes = [_change(result) for result in results]
     rows = sum(version.identity.nrow for version in versions)
     parts = sum(version.facts.part_count for version in versions)
     size = f"{rows} {'row' if rows == 1 else 'rows'} in {parts} {'part' if parts == 1 else 'parts'}"
     reused = _reused_text(results)
     if len(results) == 1:
-        key = versions[0].partition
-        return f"{table}{'' if key is None else f'[{key}]'}: {changes[0]}, version {versions[0].short}, {size}.{reused}"
+        cell, change = cell_text(table, versions[0].partition), _change(results[0])
+        return f"{cell}: {change}, version {versions[0].short}, {size}.{reused}"
     made: dict[str, list[str]] = {}
-    for change, version in zip(changes, versions, strict=True):
-        made.setdefault(change, []).append(f"{version.partition}={version.short}")
+    for result in results:
+        made.setdefault(_change(result), []).append(f"{result.version.partition}={result.version.short}")
     changed: list[str] = []
     for change, found in made.items():
         more = ", …" if len(found) > SHOWN_PARTITIONS else ""

@@ -97,7 +97,6 @@ def dataset_of(uri: str) -> Dataset:
 
 
 def _read(output: ReportedOutput) -> dict[Dataset, list[Parent]]:
-    """The parents of all versions, by the dataset that they are of."""
     parents = dict.fromkeys(parent for result in output.results for parent in result.version.identity.parents)
     elsewhere = any(parent.source != output.table.project.name for parent in parents)
     places = _places(output) if elsewhere else {}

@@ -82,7 +82,6 @@ def _by_key(asset: str, frames_by_key: Mapping[Any, Any], keys: Sequence[str]) -
 
 
 def _row_partitions(context: dg.OutputContext, column: Any, keys: Sequence[str]) -> RowPartitions:
-    """How the rows of a frame are assigned to the asset's partitions."""
     definition = context.asset_partitions_def
     if not isinstance(definition, dg.MultiPartitionsDefinition):
         if not isinstance(column, str):

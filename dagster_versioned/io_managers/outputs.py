@@ -178,7 +178,6 @@ class _Report:
             note(step, asset_key, made)
 
     def _log(self) -> None:
-        """Write what was written to the log of the run."""
         log, name, results = self.context.log, self.written.seen.name, self.written.results
         if self.written.draft is not None:
             log.info(parked_text(self.written.draft))
@@ -220,11 +219,8 @@ class _Report:
             return
         code, details = made
         called = [result for result in self.written.results if not result.reused]
-        then = [
-            code_of(version)
-            for result in called
-            if (version := result.version if result.change == "none" else before.get(result.version.partition))
-        ]
+        versions = [each.version if each.change == "none" else before.get(each.version.partition) for each in called]
+        then = [code_of(version) for version in versions if version]
         shown = {f"{OURS}/code": code.fingerprint[:_CODE_SHOWN]}
         if code.opaque:
             shown[f"{OURS}/code_opaque"] = "; ".join(code.opaque)
@@ -233,7 +229,8 @@ class _Report:
         if (change := next(filter(None, changes), None)) is not None:
             shown[f"{OURS}/code_change"] = str(change)
         self._show(shown)
-        if called and (len(then) < len(called) or any(each is None or each.details != code.details for each in then)):
+        kept = [each for each in then if each is not None and each.details == code.details]
+        if len(kept) < len(called):
             details.put(store)
 
     def _show(self, metadata: Mapping[str, Any], partition: str | None = None) -> None:
@@ -290,7 +287,6 @@ def _write(
 
 
 def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:
-    """Raise `InvalidInput` for a history of events that is to be published after its checks."""
     if (options.publish or publish) == "after_checks":
         raise InvalidInput(
             f'publish="after_checks" cannot hold back {table.name}: it is a history of events, and what is added to it '

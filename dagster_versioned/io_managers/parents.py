@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.mapping import reads_whole, upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitioning_of_asset
+from dagster_versioned.assets.graph.partitions import partitioning_of_asset, reads_whole, upstream_partitions
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput

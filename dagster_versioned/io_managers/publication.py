@@ -50,17 +50,18 @@ JUDGED_BY = "dagster_versioned/evaluated_by"
 
 
 class EventLog:
-    """Dagster's event log during one look at drafts: no run and no check is asked for twice."""
+    """Dagster's event log during one look at drafts of a graph: no run and no check is asked for twice."""
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
+    def __init__(self, instance: dg.DagsterInstance, graph: AssetGraph) -> None:
         self.instance = instance
+        self.graph = graph
         self._runs: dict[str, dg.DagsterRun | None] = {}
         self._executions: dict[dg.AssetCheckKey, list[AssetCheckExecutionRecord]] = {}
         self.looks = Looks(instance)
 
     def again(self) -> "EventLog":
         """Another look at checks, at runs as they stood: what a run did before it ended is seen then."""
-        log = EventLog(self.instance)
+        log = EventLog(self.instance, self.graph)
         log._runs = self._runs
         return log
 
@@ -134,37 +135,48 @@ def publish_of(
         if draft.is_living and _asset_of(draft) in wanted and run_id in (None, draft.run.run_id, draft.first_run_id)
     ]
 
-    judged: dict[str, Hindrance | None] = {}
-    log, known = EventLog(instance), PROCESS.of(FailedDrafts, graph)
-    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in blocking_checks(graph, asset)})
+    judge = DraftJudge(project, EventLog(instance, graph), own)
+    return publish_drafts(project, own, judge.judge, by, judge.report)
 
-    def judge(draft: ParkedDraft) -> Hindrance | None:
-        if judged.get(draft.id) is None:  # what has passed and waits is looked at again: others are published meanwhile
-            judged[draft.id] = look(draft)
-        return judged[draft.id]
 
-    def look(draft: ParkedDraft) -> Hindrance | None:
-        executed = {check: newest.get(check) for check in blocking_checks(graph, _asset_of(draft))}
+class DraftJudge:
+    """Judges drafts of a project; one that has failed not again before a check of it was executed since."""
+
+    def __init__(self, project: Project, log: EventLog, drafts: Iterable[ParkedDraft]) -> None:
+        self._project = project
+        self._log = log
+        self._known = PROCESS.of(FailedDrafts, log.graph)
+        assets = set(map(_asset_of, drafts))
+        self._newest = log.newest({check for asset in assets for check in blocking_checks(log.graph, asset)})
+        self._judged: dict[str, Hindrance | None] = {}
+
+    def judge(self, draft: ParkedDraft) -> Hindrance | None:
+        """What keeps a draft from being published. What has passed and waits is judged again: others are published."""
+        if self._judged.get(draft.id) is None:
+            self._judged[draft.id] = self._look(draft)
+        return self._judged[draft.id]
+
+    def report(self, made: Publication) -> None:
+        """Tell Dagster that a draft is published."""
+        report_publication(self._log, self._project, made)
+        self._log = self._log.again()  # it may have taken long
+
+    def _look(self, draft: ParkedDraft) -> Hindrance | None:
+        log, known = self._log, self._known
+        executed = {check: self._newest.get(check) for check in blocking_checks(log.graph, _asset_of(draft))}
         before, found = known.get(draft.sha256, (None, None))
         if before is not None and not _may_be_judged_again(log, draft, before, executed):
             assert found is not None
             known[draft.sha256] = executed, found
             return found
-        found = hindrance(log, graph, draft, project)
+        found = hindrance(log, draft, self._project)
         if found is not None and found.failed:
-            found = hindrance(log.again(), graph, draft, project)
+            found = hindrance(log.again(), draft, self._project)
         if found is not None and found.failed and log.run(draft.run.run_id) is not None:
             known[draft.sha256] = executed, found
         else:
             known.pop(draft.sha256, None)
         return found
-
-    def report(made: Publication) -> None:
-        nonlocal log
-        report_publication(instance, graph, project, made)
-        log = log.again()  # it may have taken long
-
-    return publish_drafts(project, own, judge, by, report)
 
 
 def _may_be_judged_again(log: EventLog, draft: ParkedDraft, before: _Executed, now: _Executed) -> bool:
@@ -186,7 +198,7 @@ def _may_be_judged_again(log: EventLog, draft: ParkedDraft, before: _Executed, n
     return False
 
 
-def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Project) -> Hindrance | None:
+def hindrance(log: EventLog, draft: ParkedDraft, project: Project) -> Hindrance | None:
     """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
 
     An evaluation counts if it is of the run that parked the draft, of one that goes on with it, or of one that was told
@@ -205,20 +217,20 @@ def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Pro
         return Hindrance(f"its step {draft.run.step_key} {how}", failed=run.is_finished)
     if not _is_witnessed(instance, asset, draft):
         return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
-    for check in blocking_checks(graph, asset):
-        found = _of_check(log, graph, draft, run, check, project)
+    for check in blocking_checks(log.graph, asset):
+        found = _of_check(log, draft, run, check, project)
         if found is not None:
             return found
     return None
 
 
-def report_publication(instance: dg.DagsterInstance, graph: AssetGraph, project: Project, made: Publication) -> None:
+def report_publication(log: EventLog, project: Project, made: Publication) -> None:
     """Tell Dagster that a draft is published: a materialization without a run for each version, once.
 
     Beside each is what the checks have found of the draft, since for Dagster a check has to be evaluated again after a
     materialization.
     """
-    table, draft, asset = made.table, made.draft, _asset_of(made.draft)
+    table, draft, asset, instance = made.table, made.draft, _asset_of(made.draft), log.instance
     targets = dict[str | None, AssetCheckEvaluationTargetMaterializationData]()
     for result in made.results:
         history = table.state.history
@@ -248,14 +260,13 @@ def report_publication(instance: dg.DagsterInstance, graph: AssetGraph, project:
         if (target := _reported(instance, draft, version)) is not None:
             targets[version.partition] = target
     if targets:
-        log = EventLog(instance)
-        for check in sorted(graph.get(asset).check_keys):
-            _report_evaluations(log, graph, draft, check, targets)
+        log = EventLog(instance, log.graph)
+        for check in sorted(log.graph.get(asset).check_keys):
+            _report_evaluations(log, draft, check, targets)
 
 
 def _report_evaluations(
     log: EventLog,
-    graph: AssetGraph,
     draft: ParkedDraft,
     check: dg.AssetCheckKey,
     targets: Mapping[str | None, AssetCheckEvaluationTargetMaterializationData],
@@ -270,7 +281,7 @@ def _report_evaluations(
         for execution in log.executions(check, draft.run.run_id)
         if isinstance(execution.evaluation, dg.AssetCheckEvaluation)
     }
-    for found in _evaluated(log, graph, draft, check):
+    for found in _evaluated(log, draft, check):
         for step, evaluation in found.evaluations:
             of = partition_of(evaluation) if partition_of(evaluation) in targets else min(found.partitions, key=str)
             target = targets.get(of, list(targets.values())[-1])
@@ -295,7 +306,7 @@ def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelecti
     assert repository is not None  # a sensor is evaluated in its code location
     graph = repository.asset_graph
     keys = selection.resolve(graph)
-    published, superseded, waiting, problems = 0, 0, list[tuple[ParkedDraft, str]](), list[str]()
+    published, superseded, waiting, problems = 0, 0, list[str](), list[str]()
     for project in _projects(graph, keys):
         try:
             report = publish_of(project, context.instance, graph, keys=keys)
@@ -308,12 +319,11 @@ def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelecti
         for draft in report.superseded:
             context.log.info(f"{draft} is superseded: {draft.why}")
         published, superseded = published + len(report.published), superseded + len(report.superseded)
-        waiting += report.waiting
+        waiting += [f"{draft} ({why})" for draft, why in report.waiting]
     for problem in problems:
         context.log.warning(problem)
-    texts = [f"{draft} ({why})" for draft, why in waiting[:SHOWN]]
     more = f" and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
-    waits = f" Not published: {', '.join(texts)}{more}." if waiting else ""
+    waits = f" Not published: {', '.join(waiting[:SHOWN])}{more}." if waiting else ""
     unread = f" {len(problems)} could not be read: {problems[0]}" if problems else ""
     return dg.SensorResult(skip_reason=f"Published {published} drafts, {superseded} were superseded.{waits}{unread}")
 
@@ -343,14 +353,14 @@ def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: Parke
 
 
 def _of_check(
-    log: EventLog, graph: AssetGraph, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey, project: Project
+    log: EventLog, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey, project: Project
 ) -> Hindrance | None:
     """What the newest evaluations of a check found that together are of all partitions of a draft."""
     name, left = f"the check {check.name}", set(draft.partitions)
-    for evaluation in _evaluated(log, graph, draft, check):
+    for evaluation in _evaluated(log, draft, check):
         if (found := _of_run(evaluation, name)) is not None:
             return found
-        if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, evaluation, project):
+        if log.graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, evaluation, project):
             return Hindrance(
                 f"other rows of {draft.table} moved since {name} looked at all of it; run it again, with the run tag "
                 f"{PARKED_TAG}={draft.run.run_id}",
@@ -392,9 +402,7 @@ class _CheckEvaluations:
     log_version: int | None
 
 
-def _evaluated(
-    log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.AssetCheckKey
-) -> Iterator[_CheckEvaluations]:
+def _evaluated(log: EventLog, draft: ParkedDraft, check: dg.AssetCheckKey) -> Iterator[_CheckEvaluations]:
     """Runs that execute a check of a draft, the newest first, until together they are of all of its partitions.
 
     What a check has read says which draft it is of. Of one that reads nothing by an IO manager, the run does: that the
@@ -408,18 +416,24 @@ def _evaluated(
         other = log.run(run_id)
         if other is None or not left or not _sees(log.instance, other, draft):
             continue
-        evaluations = dict[str | None, tuple[str, dg.AssetCheckEvaluation]]()
-        for record in records:
-            if isinstance(record.evaluation, dg.AssetCheckEvaluation):
-                step = str(record.event.step_key if record.event is not None else "")
-                evaluations.setdefault(partition_of(record.evaluation), (step, record.evaluation))
-        looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations.values()])
+        evaluations = _newest_evaluations(records)
+        looks = log.looks.of(run_id, check.asset_key, [step for step, _ in evaluations])
         found = frozenset(key for look in looks for key in look.drafts.get(draft.sha256, ()))
-        of = (found if looks else _partitions_of(log, graph, other, draft)) & left
+        of = (found if looks else _partitions_of(log, other, draft)) & left
         if of:
             left -= of
             at = min((look.log_version for look in looks), default=None)
-            yield _CheckEvaluations(other, of, list(evaluations.values()), at)
+            yield _CheckEvaluations(other, of, evaluations, at)
+
+
+def _newest_evaluations(records: Iterable[AssetCheckExecutionRecord]) -> list[tuple[str, dg.AssetCheckEvaluation]]:
+    """The first of each partition, each with the key of its step."""
+    found = dict[str | None, tuple[str, dg.AssetCheckEvaluation]]()
+    for record in records:
+        if isinstance(record.evaluation, dg.AssetCheckEvaluation):
+            step = str(record.event.step_key if record.event is not None else "")
+            found.setdefault(partition_of(record.evaluation), (step, record.evaluation))
+    return list(found.values())
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
@@ -429,9 +443,9 @@ def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) 
     return (run.parent_run_id is not None or PARKED_TAG in run.tags) and continues(instance, run, draft)
 
 
-def _partitions_of(log: EventLog, graph: AssetGraph, run: dg.DagsterRun, draft: ParkedDraft) -> frozenset[str | None]:
+def _partitions_of(log: EventLog, run: dg.DagsterRun, draft: ParkedDraft) -> frozenset[str | None]:
     """The partitions of a draft that a run is of: all, unless its tags say less."""
-    definition = graph.get(_asset_of(draft)).partitions_def
+    definition = log.graph.get(_asset_of(draft)).partitions_def
     key, first = run.tags.get(PARTITION_NAME_TAG), run.tags.get(ASSET_PARTITION_RANGE_START_TAG)
     if run.run_id == draft.run.run_id or definition is None or (key is None and first is None):
         return frozenset(draft.partitions)

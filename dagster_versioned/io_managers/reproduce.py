@@ -169,16 +169,20 @@ def _compute(
     with dg.DagsterInstance.ephemeral() as instance:
         result = _executed(instance, repository, assets, found.partition, config)
     if not result.success:
-        failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
-        error = getattr(failures[0], "error", None) if failures else None
-        cause = getattr(error, "cause", None) or error
-        raise NotPossible(f"its function failed: {str(getattr(cause, 'message', cause)).strip()[:300]}")
+        raise NotPossible(f"its function failed: {_failure_of(result)}")
     events = [event for event in result.get_asset_materialization_events() if event.asset_key == key]
     made = [event.step_materialization_data.materialization for event in events]
     if not any(name.startswith(f"{OURS}/") for each in made for name in each.metadata):
         raise NotPossible("its function made nothing that an IO manager of this package stored")
     if any(draft.is_living for draft in here.parked()):
         here.publish(result.run_id, by="reproduction")
+
+
+def _failure_of(result: dg.ExecuteInProcessResult) -> str:
+    failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
+    error = getattr(failures[0], "error", None) if failures else None
+    cause = getattr(error, "cause", None) or error
+    return str(getattr(cause, "message", cause)).strip()[:300]
 
 
 def _executed(
@@ -212,11 +216,11 @@ def _executed(
 def _add_partition(instance: dg.DagsterInstance, assets: dg.AssetsDefinition, partition: str | None) -> None:
     """Dynamic partitions are in an instance, and this one knows none."""
     definition = assets.partitions_def
-    if partition is None and definition is not None:
-        raise NotPossible("it is of no partition, and its asset has partitions now")
-    if partition is not None and definition is None:
-        raise NotPossible("it is of a partition, and its asset has none now")
     if partition is None or definition is None:
+        if partition is not None:
+            raise NotPossible("it is of a partition, and its asset has none now")
+        if definition is not None:
+            raise NotPossible("it is of no partition, and its asset has partitions now")
         return
     dimensions = {"": definition}
     keys: Mapping[str, str] = {"": partition}

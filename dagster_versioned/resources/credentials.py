@@ -3,9 +3,9 @@
 from typing import Any, NoReturn
 
 import dagster as dg
-from pydantic import ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
-from dagster_versioned.resources.field_values import is_variable, value_of
+from dagster_versioned.resources.field_values import unless_variable, value_of
 from dagster_versioned.storage.credentials import S3Credentials
 
 
@@ -22,10 +22,7 @@ class S3CredentialsResource(dg.ConfigurableResource[Any]):
     secret_key: str = Field(repr=False, description="The secret access key; a dg.EnvVar.")
     session_token: str | None = Field(default=None, repr=False, description="A session token; a dg.EnvVar.")
 
-    @field_validator("access_key", "secret_key", "session_token", mode="wrap")
-    @classmethod
-    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        return text if is_variable(text) else parse(text)
+    _texts = field_validator("access_key", "secret_key", "session_token", mode="wrap")(unless_variable())
 
     def credentials(self) -> S3Credentials:
         """The keys; called when they are first needed. Raises `InvalidInput` for a variable that is not set."""

@@ -1,6 +1,7 @@
 """What the fields of resources hold before a run: values, or the names of environment variables that will hold them."""
 
-from typing import TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import dagster as dg
 
@@ -17,6 +18,18 @@ def is_variable(value: object) -> bool:
     To be asked of what a ``mode="wrap"`` validator is given: pydantic makes plain text of a variable, its name.
     """
     return isinstance(value, _VARIABLES)
+
+
+def unless_variable(check: Callable[[Any], object] = lambda _: None) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """A ``mode="wrap"`` validator: a variable stays one, any other value is what is parsed, if it passes a check."""
+
+    def validated(value: Any, parse: Callable[[Any], Any]) -> Any:
+        if is_variable(value):
+            return value
+        check(parsed := parse(value))
+        return parsed
+
+    return validated
 
 
 def value_of(field: str, value: T) -> T:

@@ -10,13 +10,23 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFu
 from dagster_versioned.governance.connect import STALE_AFTER, Governance, Role
 from dagster_versioned.governance.git_remote import cached_clone, remote_url
 from dagster_versioned.resources.credentials import S3CredentialsResource
-from dagster_versioned.resources.field_values import is_variable, value_of
+from dagster_versioned.resources.field_values import is_variable, unless_variable, value_of
 from dagster_versioned.storage.location import Location
 
 if TYPE_CHECKING:
     from dagster_versioned.governance.registry import Registry
 
 _ROLES: tuple[Role, ...] = get_args(Role)
+
+
+def _require_role(role: str) -> None:
+    if role not in _ROLES:
+        raise ValueError(f"the role is {' or '.join(map(repr, _ROLES))}")
+
+
+def _require_hour(hours: int) -> None:
+    if hours < 1:
+        raise ValueError("it is at least 1 hour")
 
 
 class GovernanceResource(dg.ConfigurableResource[Any]):
@@ -45,41 +55,11 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
 
     _governance: Governance | None = PrivateAttr(default=None)
 
-    @field_validator("storage", mode="wrap")
-    @classmethod
-    def _a_place(cls, storage: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if not is_variable(storage):
-            Location.parse(parse(storage))
-        return storage
-
-    @field_validator("profile", mode="wrap")
-    @classmethod
-    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        return text if is_variable(text) else parse(text)
-
-    @field_validator("role", mode="wrap")
-    @classmethod
-    def _a_role(cls, role: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if not is_variable(role) and parse(role) not in _ROLES:
-            raise ValueError(f"the role is {' or '.join(map(repr, _ROLES))}")
-        return role
-
-    @field_validator("registry", mode="wrap")
-    @classmethod
-    def _a_remote(cls, registry: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if not is_variable(registry) and parse(registry) is not None:
-            remote_url(registry)
-        return registry
-
-    @field_validator("stale_after_hours", mode="wrap")
-    @classmethod
-    def _an_age(cls, hours: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if is_variable(hours):
-            return hours
-        parsed = parse(hours)
-        if parsed < 1:
-            raise ValueError("it is at least 1 hour")
-        return parsed
+    _storage = field_validator("storage", mode="wrap")(unless_variable(Location.parse))
+    _profile = field_validator("profile", mode="wrap")(unless_variable())
+    _role = field_validator("role", mode="wrap")(unless_variable(_require_role))
+    _remote = field_validator("registry", mode="wrap")(unless_variable(lambda url: url is None or remote_url(url)))
+    _age = field_validator("stale_after_hours", mode="wrap")(unless_variable(_require_hour))
 
     @field_validator("clone", mode="wrap")
     @classmethod

@@ -14,7 +14,7 @@ from dagster_versioned.extras import requiring
 from dagster_versioned.identity.names import PRODUCTION, check_environment_name, check_project_name
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.credentials import S3CredentialsResource
-from dagster_versioned.resources.field_values import is_variable, value_of
+from dagster_versioned.resources.field_values import is_variable, unless_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.storage.location import Location
 
@@ -73,24 +73,11 @@ class ProjectResource(dg.ConfigurableResource[Any]):
 
     _project: "Project | None" = PrivateAttr(default=None)
 
-    @field_validator("name", mode="wrap")
-    @classmethod
-    def _a_name(cls, name: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if not is_variable(name):
-            check_project_name(parse(name))
-        return name
-
-    @field_validator("profile", "author", "signing_key", mode="wrap")
-    @classmethod
-    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        return text if is_variable(text) else parse(text)
-
-    @field_validator("environment", mode="wrap")
-    @classmethod
-    def _an_environment(cls, name: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        if not is_variable(name) and parse(name) not in (None, PRODUCTION):
-            check_environment_name(parse(name))
-        return name
+    _name = field_validator("name", mode="wrap")(unless_variable(check_project_name))
+    _texts = field_validator("profile", "author", "signing_key", mode="wrap")(unless_variable())
+    _in_environment = field_validator("environment", mode="wrap")(
+        unless_variable(lambda name: name in (None, PRODUCTION) or check_environment_name(name))
+    )
 
     @field_validator("location", mode="wrap")
     @classmethod

@@ -220,8 +220,7 @@ class _Log:
             evaluation = execution.evaluation
             if not isinstance(evaluation, dg.AssetCheckEvaluation):
                 if execution.run_id in self._running:
-                    unsettled.update(missing)
-                    unsettled -= found.keys()
+                    unsettled |= set(missing) - found.keys()
                 continue
             target = evaluation.target_materialization_data
             about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
@@ -345,7 +344,6 @@ def _moment(reading: VersionRead) -> float:
 
 
 def _is_after(execution: AssetCheckExecutionRecord, since: float) -> bool:
-    """Whether an execution ended after a time."""
     return execution.event is not None and execution.event.timestamp >= since
 
 

@@ -1,6 +1,6 @@
 """What has to hold of production's code and of its runs before a promotion commits its first version."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
@@ -19,13 +19,7 @@ def require_deployed(
 
     What none of them makes is passed over.
     """
-    deployed = {
-        member.key: member.code_version
-        for repository in repositories
-        for unit in all_units_of(repository.asset_graph, repository.asset_graph.materializable_asset_keys)
-        for member in unit.members
-        if member.place.key[0] == project.name
-    }
+    deployed = {key: version for repository in repositories for key, version in _deployed(repository, project)}
     wrong: dict[str, None] = {}
     for version in versions:
         key, made_by = dg.AssetKey(list(version.identity.asset_key)), version.identity.code_version
@@ -37,6 +31,13 @@ def require_deployed(
             "Nothing was committed, and what was prepared stays so. Deploy that code first, or name the modules that "
             "are deployed."
         )
+
+
+def _deployed(repository: dg.RepositoryDefinition, project: Project) -> Iterator[tuple[dg.AssetKey, str | None]]:
+    """The assets of a project, with the code versions that they state."""
+    graph = repository.asset_graph
+    for unit in all_units_of(graph, graph.materializable_asset_keys):
+        yield from ((member.key, member.code_version) for member in unit.members if member.place.key[0] == project.name)
 
 
 def require_idle(

@@ -141,7 +141,6 @@ def _presented(
 
 
 def _units(repositories: Sequence[dg.RepositoryDefinition], instance: dg.DagsterInstance) -> list[Unit]:
-    """All that code locations make, upstream first."""
     units = [
         unit
         for repository in repositories
@@ -419,17 +418,21 @@ def _made_by(repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:
     return repository.asset_graph.materializable_asset_keys
 
 
-def _in_order(units: Iterable[Unit]) -> list[Unit]:
-    """The units of several code locations, upstream first."""
-    by_key: dict[dg.AssetKey, Unit] = {}
+def _by_key(units: Iterable[Unit]) -> dict[dg.AssetKey, Unit]:
+    found: dict[dg.AssetKey, Unit] = {}
     for unit in units:
         for key in unit.keys:
-            if key in by_key:
+            if key in found:
                 raise InvalidInput(
                     f"Two code locations define the asset {key.to_user_string()}. Nothing was looked at. Name those "
                     "that Dagster loads, each once."
                 )
-            by_key[key] = unit
+            found[key] = unit
+    return found
+
+
+def _in_order(units: Iterable[Unit]) -> list[Unit]:
+    by_key = _by_key(units)
     above = {
         unit: [by_key[edge.upstream] for member in unit.members for edge in member.edges if edge.upstream in by_key]
         for unit in by_key.values()

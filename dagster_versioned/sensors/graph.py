@@ -9,8 +9,7 @@ import dagster as dg
 from dagster_versioned.assets.asset_code import stated_code_version
 from dagster_versioned.assets.feature_definition import FEATURE_KEY
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
-from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
-from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.assets.graph.partitions import partitioning_of, reads_whole, upstream_result
 from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.dagster_internals import AssetGraph, AssetNode

@@ -311,7 +311,6 @@ class ProjectHeads:
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:
-    """The heads of partitions that one commit made."""
     for raw in (CommitRecord.of(commit).info or {}).get("versions", ()):
         identity = raw["identity"]
         partition = identity.get("partition")

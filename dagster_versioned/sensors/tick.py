@@ -276,7 +276,6 @@ def _checked(seen: StalenessReport) -> str:
 
 
 def _covered(request: dg.RunRequest) -> str:
-    """The target of a run, with its partitions."""
     first = request.partition_key or request.tags.get(ASSET_PARTITION_RANGE_START_TAG)
     last = request.tags.get(ASSET_PARTITION_RANGE_END_TAG)
     partitions = f"[{first}...{last}]" if last else f"[{first}]" if first else ""

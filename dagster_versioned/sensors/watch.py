@@ -222,10 +222,13 @@ class Watch:
             found = self._promotions.get(id(place.project))
             if found is not None and found.is_living and found.covers(place.table, partition):
                 return f"promotion of {found.environment}"
-            for draft in self._drafts.get(id(place.project), ()):
-                if draft.table == place.table and (partition is None or partition in draft.partitions):
-                    return f"draft {draft.id[:8]}, parked by run {draft.run.run_id[:8]}"
+            if (draft := self._draft_of(place, partition)) is not None:
+                return f"draft {draft.id[:8]}, parked by run {draft.run.run_id[:8]}"
         return None
+
+    def _draft_of(self, place: Place, partition: str | None) -> ParkedDraft | None:
+        drafts = [draft for draft in self._drafts.get(id(place.project), ()) if draft.table == place.table]
+        return next((draft for draft in drafts if partition is None or partition in draft.partitions), None)
 
     def _places_of(self, cell: Cell) -> list[tuple[Place, str | None]]:
         """The tables of a cell, with the partition of each."""

@@ -106,14 +106,18 @@ def test_a_helper_that_changes_is_seen_and_equal_rows_end_the_work(tmp_path: Pat
     assert table.read()["z"].to_pylist() == [12]
 
 
-def test_a_version_says_which_code_made_it(tmp_path: Path) -> None:
+def test_a_version_says_which_code_made_it_and_the_materialization_what_changed(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     with dg.DagsterInstance.ephemeral() as instance:
         run(tmp_path / "1", warehouse, FILES, instance)
         run(tmp_path / "2", warehouse, with_text("store/helpers.py", "FACTOR * value", "FACTOR * value + 1"), instance)
+        event = instance.get_latest_materialization_event(dg.AssetKey("doubled"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    metadata: Mapping[str, Any] = event.asset_materialization.metadata
+    assert metadata["dagster_versioned/code_change"].value == "changed: store.helpers:scaled"
     table = Project.open("P", str(warehouse)).table("doubled")
-    history = table.state.history
-    first, second = history.versions
+    first, second = table.state.history.versions
     before, after = code_of(first), code_of(second)
     assert before is not None
     assert after is not None
@@ -123,18 +127,6 @@ def test_a_version_says_which_code_made_it(tmp_path: Path) -> None:
     assert {"store.assets:doubled", "store.helpers:scaled", "store.assets:called"} <= details.functions.keys()
     assert "dagster" in details.runtime["distributions"]
     assert first.identity.code_version is None
-
-
-def test_the_materialization_names_the_functions_that_changed(tmp_path: Path) -> None:
-    warehouse = tmp_path / "warehouse"
-    with dg.DagsterInstance.ephemeral() as instance:
-        run(tmp_path / "1", warehouse, FILES, instance)
-        run(tmp_path / "2", warehouse, with_text("store/helpers.py", "FACTOR * value", "FACTOR * value + 1"), instance)
-        event = instance.get_latest_materialization_event(dg.AssetKey("doubled"))
-        assert event is not None
-        assert event.asset_materialization is not None
-        metadata: Mapping[str, Any] = event.asset_materialization.metadata
-        assert metadata["dagster_versioned/code_change"].value == "changed: store.helpers:scaled"
 
 
 def test_code_that_cannot_be_followed_is_never_reused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

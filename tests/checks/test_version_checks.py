@@ -43,6 +43,31 @@ def one(frames):
 
 
 @pytest.fixture
+def make(house, one, frames):
+    """Makes versions of `one` of these frames, one after the other."""
+
+    def make(*given):
+        for frame in given:
+            frames["one"] = frame
+            house.run(one)
+
+    return make
+
+
+@pytest.fixture
+def judge(house, one, frames):
+    """Makes them, and judges each; what checks came to at last."""
+
+    def judge(checks, *given):
+        for frame in given:
+            frames["one"] = frame
+            found = checked(house, one, checks=checks)
+        return found
+
+    return judge
+
+
+@pytest.fixture
 def daily(frames):
     @dg.asset(partitions_def=DAYS, backfill_policy=dg.BackfillPolicy.single_run())
     def daily(context) -> dict[str, pa.Table]:
@@ -77,9 +102,8 @@ def parts(table):
     return [info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key]
 
 
-def test_all_checks_pass_on_what_was_just_written(house, one, frames):
-    frames["one"] = rows(3)
-    found = checked(house, one)
+def test_all_checks_pass_on_what_was_just_written(judge):
+    found = judge(DEFAULT_CHECKS, rows(3))
     assert {name for _, name in found} == {"integrity", "chain", "schema", "parents", "row_count"}
     assert all(result.passed and result.description for result in found.values())
     assert found["one", "integrity"].metadata["parts"].value == 1
@@ -119,18 +143,14 @@ def test_a_check_that_does_not_block_lets_what_is_downstream_run(house, one, fra
     assert house.project.table("down").read().column_names == ["n", "extra"]
 
 
-def test_the_severity_is_the_checks_own(house, one, frames):
-    for frame in (rows(3), rows(3, extra="x")):
-        frames["one"] = frame
-        found = checked(house, one, checks=[SchemaPolicy("frozen", severity=dg.AssetCheckSeverity.WARN)])
+def test_the_severity_is_the_checks_own(judge):
+    found = judge([SchemaPolicy("frozen", severity=dg.AssetCheckSeverity.WARN)], rows(3), rows(3, extra="x"))
     assert one_result(found).severity == dg.AssetCheckSeverity.WARN
 
 
-def test_an_asset_may_have_two_checks_of_a_kind_under_two_names(house, one, frames):
+def test_an_asset_may_have_two_checks_of_a_kind_under_two_names(judge):
     checks = [SchemaPolicy("frozen", name="strict"), SchemaPolicy("any", name="told")]
-    for frame in (rows(3), rows(3, extra="x")):
-        frames["one"] = frame
-        found = checked(house, one, checks=checks)
+    found = judge(checks, rows(3), rows(3, extra="x"))
     assert {name: result.passed for (_, name), result in found.items()} == {"strict": False, "told": True}
 
 
@@ -139,9 +159,8 @@ def test_two_checks_of_one_name_are_refused():
         build_version_checks(["one"], [SchemaPolicy("frozen"), SchemaPolicy("any")])
 
 
-def test_one_check_of_several_can_be_run_alone(house, one, frames):
-    frames["one"] = rows(3)
-    house.run(one)
+def test_one_check_of_several_can_be_run_alone(house, one, make):
+    make(rows(3))
     selection = dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey("one"), "chain"))
     found = results(house.run(one, *build_version_checks([one]), selection=selection))
     assert list(found) == [("one", "chain")]
@@ -175,9 +194,8 @@ def test_keys_names_and_definitions_of_assets_are_taken(one):
 # Integrity
 
 
-def test_a_part_with_altered_bytes_is_named(house, one, frames):
-    frames["one"] = rows(100)
-    checked(house, one)
+def test_a_part_with_altered_bytes_is_named(house, one, judge):
+    judge(DEFAULT_CHECKS, rows(100))
     table = house.project.table("one")
     (part,) = parts(table)
     data = bytearray(table.store.get(part))
@@ -190,9 +208,8 @@ def test_a_part_with_altered_bytes_is_named(house, one, frames):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_part_that_is_missing_or_cut_is_named(house, one, frames, damage):
-    frames["one"] = rows(100)
-    house.run(one)
+def test_a_part_that_is_missing_or_cut_is_named(house, one, damage, make):
+    make(rows(100))
     table = house.project.table("one")
     (part,) = parts(table)
     if damage == "missing":
@@ -205,10 +222,9 @@ def test_a_part_that_is_missing_or_cut_is_named(house, one, frames, damage):
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered"])
-def test_a_deletion_vector_that_is_not_what_was_committed_is_named(house, one, frames, damage, monkeypatch):
+def test_a_deletion_vector_that_is_not_what_was_committed_is_named(house, one, damage, monkeypatch, make):
     monkeypatch.setattr(deletion_vectors.named_by_content, "__defaults__", (0,))  # in files, however small
-    frames["one"] = rows(100, v=0)
-    house.run(one)
+    make(rows(100, v=0))
     table = house.project.table("one")
     merge = TableOptions(mode="merge", merge_key=("n",), properties={"delta.enableDeletionVectors": "true"})
     table.write(pa.table({"n": [3], "v": [1]}), options=merge)
@@ -226,9 +242,8 @@ def test_a_deletion_vector_that_is_not_what_was_committed_is_named(house, one, f
         table.read()
 
 
-def test_a_store_that_fails_costs_no_other_check_its_verdict(house, one, frames, monkeypatch):
-    frames["one"] = rows(3)
-    house.run(one)
+def test_a_store_that_fails_costs_no_other_check_its_verdict(house, one, monkeypatch, make):
+    make(rows(3))
 
     def unreachable(*_):
         raise StoreUnavailable("The store does not answer.")
@@ -240,9 +255,8 @@ def test_a_store_that_fails_costs_no_other_check_its_verdict(house, one, frames,
     assert {name for _, name in results(result)} == {each.check_name for each in DEFAULT_CHECKS} - {"integrity"}
 
 
-def test_all_that_is_read_is_of_the_heads_that_are_judged(house, one, frames):
-    frames["one"] = rows(3)
-    house.run(one)
+def test_all_that_is_read_is_of_the_heads_that_are_judged(house, one, make):
+    make(rows(3))
     table = house.project.table("one")
     context = SimpleNamespace(job_def=dg.Definitions([one]).resolve_implicit_global_asset_job_def())
     checked_heads = CheckedHeads(house.project.table("one"), dg.AssetKey("one"), None, context)
@@ -254,13 +268,11 @@ def test_all_that_is_read_is_of_the_heads_that_are_judged(house, one, frames):
     assert checked_heads.table.version() != head
 
 
-def test_only_the_head_is_looked_at(house, one, frames):
-    frames["one"] = rows(3)
-    house.run(one)
+def test_only_the_head_is_looked_at(house, one, make):
+    make(rows(3))
     table = house.project.table("one")
     (old,) = parts(table)
-    frames["one"] = rows(4)
-    house.run(one)
+    make(rows(4))
     table.store.delete([old])
     assert one_result(checked(house, one, checks=[HeadIntegrity()], only_checks=True)).passed
 
@@ -281,10 +293,8 @@ def test_a_run_of_partitions_is_judged_by_its_own(house, daily, frames):
 # Chain
 
 
-def test_a_commit_that_was_changed_is_named(house, one, frames):
-    for count in (1, 2, 3):
-        frames["one"] = rows(count)
-        house.run(one)
+def test_a_commit_that_was_changed_is_named(house, one, make):
+    make(*map(rows, (1, 2, 3)))
     key = f"_delta_log/{1:020d}.json"
     store = house.project.table("one").store
     store.put(key, store.get(key).replace(b'"mode":"Overwrite"', b'"mode":"overwrite"'))
@@ -294,10 +304,8 @@ def test_a_commit_that_was_changed_is_named(house, one, frames):
     assert "@1" in result.metadata["problems"].value  # the event log
 
 
-def test_a_log_that_was_cut_is_seen_by_the_event_log(house, one, frames):
-    for count in (1, 2):
-        frames["one"] = rows(count)
-        house.run(one)
+def test_a_log_that_was_cut_is_seen_by_the_event_log(house, one, make):
+    make(*map(rows, (1, 2)))
     house.project.table("one").store.delete([f"_delta_log/{1:020d}.json"])
     seen = one_result(checked(house, one, checks=[ChainValidity()], only_checks=True))
     blind = one_result(checked(house, one, checks=[ChainValidity(witnesses=0)], only_checks=True))
@@ -306,22 +314,20 @@ def test_a_log_that_was_cut_is_seen_by_the_event_log(house, one, frames):
     assert blind.passed
 
 
-def test_what_the_event_log_says_of_another_place_is_left_out(house, one, frames, tmp_path):
+def test_what_the_event_log_says_of_another_place_is_left_out(house, one, frames, tmp_path, make):
     from dagster_versioned import ProjectResource, VersionedParquetIOManager
 
     frames["one"] = rows(1)
     elsewhere = VersionedParquetIOManager(project=ProjectResource(name="HOUSE", location=str(tmp_path / "other")))
     house.run(one, io_manager=elsewhere)
-    frames["one"] = rows(2)
-    house.run(one)
+    make(rows(2))
     result = one_result(checked(house, one, checks=[ChainValidity()], only_checks=True))
     assert result.passed
     assert result.metadata["witnessed_commits"].value == 1
 
 
-def test_a_log_that_cannot_be_read_is_a_verdict_and_no_crash(house, one, frames):
-    frames["one"] = rows(1)
-    house.run(one)
+def test_a_log_that_cannot_be_read_is_a_verdict_and_no_crash(house, one, make):
+    make(rows(1))
     store = house.project.table("one").store
     store.put(f"_delta_log/{0:020d}.json", b"{")
     found = checked(house, one, only_checks=True)
@@ -371,7 +377,7 @@ def test_differences_of_schemas_are_found_at_any_depth(before, after, kinds):
         ("any", {"added": True, "removed": True, "type": True, "order": True}),
     ],
 )
-def test_each_policy_allows_what_it_says(house, one, frames, policy, passes):
+def test_each_policy_allows_what_it_says(policy, passes, make, judge):
     changed = {
         "added": pa.table({"n": [1], "s": ["a"], "t": ["b"]}),
         "removed": pa.table({"n": [1]}),
@@ -380,23 +386,18 @@ def test_each_policy_allows_what_it_says(house, one, frames, policy, passes):
     }
     found = {}
     for name, frame in changed.items():
-        frames["one"] = pa.table({"n": [1], "s": ["a"]})
-        house.run(one)
-        frames["one"] = frame
-        result = one_result(checked(house, one, checks=[SchemaPolicy(policy)]))
+        make(pa.table({"n": [1], "s": ["a"]}))
+        result = one_result(judge([SchemaPolicy(policy)], frame))
         found[name] = result.passed
         assert result.metadata["differences"].value == 1
         assert ("allowed" if result.passed else "refused") in result.metadata["schema_changes"].value
     assert found == passes
 
 
-def test_a_baseline_refuses_again_what_has_become_the_version_before(house, one, frames):
-    frames["one"] = rows(1, s="a")
-    house.run(one)
+def test_a_baseline_refuses_again_what_has_become_the_version_before(house, one, make, judge):
+    make(rows(1, s="a"))
     house.project.pin("contract", "one", "@0")
-    for count in (1, 2):
-        frames["one"] = rows(count)
-        previous = one_result(checked(house, one, checks=[SchemaPolicy()]))
+    previous = one_result(judge([SchemaPolicy()], *map(rows, (1, 2))))
     assert previous.passed
     against = SchemaPolicy(baseline="pin:contract")
     assert not one_result(checked(house, one, checks=[against], only_checks=True)).passed
@@ -422,27 +423,21 @@ def test_an_unknown_policy_is_refused():
     ("counts", "passed"),
     [([100], True), ([100, 51], True), ([100, 49], False), ([100, 200], True), ([100, 201], False)],
 )
-def test_a_count_far_from_the_median_fails(house, one, frames, counts, passed):
-    for count in counts:
-        frames["one"] = rows(count)
-        result = one_result(checked(house, one, checks=[RowCountDrift()]))
+def test_a_count_far_from_the_median_fails(counts, passed, judge):
+    result = one_result(judge([RowCountDrift()], *map(rows, counts)))
     assert result.passed == passed
     assert str(counts[-1]) in result.metadata["row_counts"].value
     assert result.metadata["rows"].value == counts[-1]
 
 
-def test_the_median_is_taken_over_the_last_versions_with_other_data(house, one, frames):
-    for count in (1000, 10, 11, 1000, 12):
-        frames["one"] = rows(count)
-        house.run(one)
+def test_the_median_is_taken_over_the_last_versions_with_other_data(house, one, make):
+    make(*map(rows, (1000, 10, 11, 1000, 12)))
     assert one_result(checked(house, one, checks=[RowCountDrift(last=3)], only_checks=True)).passed
     assert not one_result(checked(house, one, checks=[RowCountDrift(last=1)], only_checks=True)).passed
 
 
-def test_growth_may_be_without_limit(house, one, frames):
-    for count in (1, 100):
-        frames["one"] = rows(count)
-        result = one_result(checked(house, one, checks=[RowCountDrift(max_growth=None)]))
+def test_growth_may_be_without_limit(judge):
+    result = one_result(judge([RowCountDrift(max_growth=None)], *map(rows, (1, 100))))
     assert result.passed
 
 
@@ -462,7 +457,7 @@ def test_limits_that_mean_nothing_are_refused():
 # Parents
 
 
-def test_a_head_is_stale_once_its_upstream_has_another_version(house, one, frames):
+def test_a_head_is_stale_once_its_upstream_has_another_version(house, one, frames, make):
     @dg.asset
     def down(one):
         return one
@@ -470,8 +465,7 @@ def test_a_head_is_stale_once_its_upstream_has_another_version(house, one, frame
     frames["one"] = rows(3)
     check = [FreshParents()]
     assert one_result(checked(house, one, down, of=[down], checks=check)).passed
-    frames["one"] = rows(4)
-    house.run(one)
+    make(rows(4))
     result = one_result(checked(house, one, down, of=[down], checks=check, only_checks=True))
     assert not result.passed
     assert house.head("one").short in result.description
@@ -606,11 +600,8 @@ def test_a_partition_that_came_to_be_later_makes_the_head_stale(house, monkeypat
     assert "daily [b] is at" in result.description
 
 
-def test_a_pinned_input_is_current_if_it_is_what_was_read(house, one, frames):
-    frames["one"] = rows(3)
-    house.run(one)
-    frames["one"] = rows(4)
-    house.run(one)
+def test_a_pinned_input_is_current_if_it_is_what_was_read(house, one, frames, make):
+    make(rows(3), rows(4))
 
     def found(metadata=None, pins=None):
         @dg.asset(ins={"one": dg.AssetIn(metadata=metadata)})

@@ -50,10 +50,21 @@ def seen_outside(house, name):
     return sorted(deltalake.DeltaTable(f"{house.location}/datom/{name}").to_pyarrow_table()["n"].to_pylist())
 
 
-class Pipeline:
-    """`raw`, a blocking check of it, and `total`, which reads it; what they do is set from outside."""
+def defined(house, *assets, checks=(), **more):
+    resources = {"io_manager": house.io_manager(**AFTER)}
+    return dg.Definitions(assets=assets, asset_checks=checks, resources=resources, **more)
 
-    def __init__(self, house, **options):
+
+def materialized(house, definitions, **given):
+    job = definitions.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=house.instance, raise_on_error=False, **given)
+
+
+class Pipeline:
+    """`raw`, a blocking check of it (or what ``checks`` are), and `total`, which reads it; what they do is set from
+    outside."""
+
+    def __init__(self, house, checks=(), **options):
         self.house = house
         self.given, self.passes, self.severity, self.checked = rows(1, 2), True, dg.AssetCheckSeverity.ERROR, []
         self.fails_below = False
@@ -75,14 +86,11 @@ class Pipeline:
             return rows(sum(raw["n"].to_pylist()))
 
         self.assets = [raw, total]
-        self.definitions = self.defined(raw, total, good)
+        self.define(checks or [good])
 
-    def defined(self, *what):
-        checks = [one for one in what if isinstance(one, dg.AssetChecksDefinition)]
-        assets = [one for one in what if not isinstance(one, dg.AssetChecksDefinition)]
-        self.check = checks[0] if checks else None
-        return dg.Definitions(
-            assets=assets,
+    def define(self, checks):
+        self.definitions = dg.Definitions(
+            assets=self.assets,
             asset_checks=checks,
             resources={"io_manager": self.house.io_manager(**AFTER)},
             sensors=[build_publication_sensor("publisher")],
@@ -102,10 +110,10 @@ class Pipeline:
     def publish(self, **given):
         return publish_checked(self.house.project, self.house.instance, self.definitions, **given)
 
-    def tick(self):
+    def tick(self, sensor=None):
         repository = self.definitions.get_repository_def()
         context = dg.build_sensor_context(instance=self.house.instance, repository_def=repository)
-        return repository.get_sensor_def("publisher").evaluate_tick(context)
+        return (sensor or repository.get_sensor_def("publisher")).evaluate_tick(context)
 
 
 @pytest.fixture
@@ -170,15 +178,11 @@ def test_an_evaluation_by_a_run_that_does_not_see_the_draft_says_nothing_of_it(h
 
 
 def test_a_check_that_crashes_has_not_passed(house):
-    class Crashes(Pipeline):
-        def defined(self, raw, total, good):
-            @dg.asset_check(asset=raw, blocking=True)
-            def crashes():
-                raise ValueError("crash")
+    @dg.asset_check(asset="raw", blocking=True)
+    def crashes():
+        raise ValueError("crash")
 
-            return super().defined(raw, total, crashes)
-
-    pipeline = Crashes(house)
+    pipeline = Pipeline(house, [crashes])
     pipeline.run()
     [(_, why)] = pipeline.publish().waiting
     assert "did not run to its end" in why
@@ -188,7 +192,7 @@ def test_a_check_that_crashes_has_not_passed(house):
 def test_a_check_that_is_removed_is_not_waited_for(house, pipeline):
     pipeline.run("unchecked")
     assert not pipeline.publish().published
-    pipeline.definitions = pipeline.defined(*pipeline.assets)
+    pipeline.define([])
     assert len(pipeline.publish().published) == 2
 
 
@@ -313,15 +317,11 @@ def unchecked_job():
 
 class TestAWholeTableCheck:
     def test_is_evaluated_again_once_other_rows_moved(self, house):
-        class Whole(Pipeline):
-            def defined(self, raw, total, good):
-                @dg.asset_check(asset=raw, blocking=True, metadata={WHOLE_KEY: True})
-                def whole(raw: pa.Table):
-                    return dg.AssetCheckResult(passed=True)
+        @dg.asset_check(asset="raw", blocking=True, metadata={WHOLE_KEY: True})
+        def whole(raw: pa.Table):
+            return dg.AssetCheckResult(passed=True)
 
-                return super().defined(raw, total, whole)
-
-        pipeline = Whole(house, mode="append")
+        pipeline = Pipeline(house, [whole], mode="append")
         run = pipeline.run()
         house.project.table("raw").write(rows(5), options=TableOptions(mode="append"))
         assert "moved since the check whole" in pipeline.publish().waiting[0][1]
@@ -365,13 +365,10 @@ class TestVersionSensor:
         pipeline.run()
         pipeline.publish()
         house.project.table("raw").write(rows(8))
-        sensor = build_version_sensor("versions", "total")
         pipeline.given = rows(8)
         pipeline.run("unchecked")
         assert [str(one.table) for one in house.project.parked() if one.is_living] == ["total"]
-        repository = pipeline.definitions.get_repository_def()
-        context = dg.build_sensor_context(instance=house.instance, repository_def=repository)
-        result = sensor.evaluate_tick(context)
+        result = pipeline.tick(build_version_sensor("versions", "total"))
         assert not result.run_requests
         assert "parked by run" in result.skip_message
 
@@ -390,9 +387,7 @@ class TestVersionSensor:
             ("raw", "failed"),
             ("total", "parked"),
         ]
-        repository = pipeline.definitions.get_repository_def()
-        context = dg.build_sensor_context(instance=house.instance, repository_def=repository)
-        assert len(build_version_sensor("versions", "total").evaluate_tick(context).run_requests) == 1
+        assert len(pipeline.tick(build_version_sensor("versions", "total")).run_requests) == 1
         house.project.publish(house.project.parked()[2].run.run_id, by="me")
         assert "parked" not in {draft.standing for draft in house.project.parked()}
 
@@ -403,10 +398,7 @@ class TestVersionSensor:
         pipeline.given = rows(3)
         pipeline.run()
         pipeline.publish()
-        repository = pipeline.definitions.get_repository_def()
-        context = dg.build_sensor_context(instance=house.instance, repository_def=repository)
-        result = build_version_sensor("versions", "total").evaluate_tick(context)
-        assert len(result.run_requests) == 1
+        assert len(pipeline.tick(build_version_sensor("versions", "total")).run_requests) == 1
 
 
 def test_append_puts_every_row_there_once_whoever_came_first(house):
@@ -490,11 +482,10 @@ def test_each_publication_of_a_partition_says_in_dagster_what_its_check_has_foun
     def good(sales: pa.Table):
         return dg.AssetCheckResult(passed=True)
 
-    defs = dg.Definitions(assets=[sales], asset_checks=[good], resources={"io_manager": house.io_manager(**AFTER)})
-    job = defs.resolve_implicit_global_asset_job_def()
+    defs = defined(house, sales, checks=[good])
     for number in range(3):
         given[0] = number
-        run = job.execute_in_process(instance=house.instance, partition_key="a")
+        run = materialized(house, defs, partition_key="a")
         for published in (1, 0):
             assert len(publish_checked(house.project, house.instance, defs).published) == published
         assert numbers(house, "sales", partition="a") == [number]
@@ -540,19 +531,15 @@ def test_what_has_failed_is_looked_at_again_only_where_a_check_was_executed_agai
 def test_what_passes_at_last_and_waits_for_another_draft_says_so_and_not_that_it_has_failed(house):
     passes = {"raw": False, "total": False}
 
-    class CheckedBelow(Pipeline):
-        def defined(self, raw, total, good):
-            @dg.asset_check(asset=raw, blocking=True)
-            def good_raw(raw: pa.Table):
-                return dg.AssetCheckResult(passed=passes["raw"])
+    @dg.asset_check(asset="raw", blocking=True)
+    def good_raw(raw: pa.Table):
+        return dg.AssetCheckResult(passed=passes["raw"])
 
-            @dg.asset_check(asset=total, blocking=True)
-            def good_total(total: pa.Table):
-                return dg.AssetCheckResult(passed=passes["total"])
+    @dg.asset_check(asset="total", blocking=True)
+    def good_total(total: pa.Table):
+        return dg.AssetCheckResult(passed=passes["total"])
 
-            return super().defined(raw, total, good_raw, good_total)
-
-    pipeline = CheckedBelow(house)
+    pipeline = Pipeline(house, [good_raw, good_total])
     seen = {PARKED_TAG: pipeline.run("unchecked").run_id}
     pipeline.run("checks", tags=seen)
     pipeline.publish()
@@ -610,7 +597,7 @@ def test_rows_that_are_published_while_a_draft_waits_for_another_have_moved_for_
 
     numbers_of, clocks = [2, 1], [datetime, Slow]
     manager = house.io_manager(**AFTER)
-    defs = dg.Definitions(assets=[raw, added], asset_checks=[only_one], resources={"io_manager": manager})
+    defs = defined(house, raw, added, checks=[only_one])
 
     def run(selection):
         assert house.run(raw, added, only_one, io_manager=manager, selection=selection).success
@@ -626,18 +613,14 @@ def test_rows_that_are_published_while_a_draft_waits_for_another_have_moved_for_
     assert numbers(house, "added") == [1]
 
 
-def test_a_run_that_is_cancelled_before_its_check_has_ended_publishes_nothing(house, pipeline):
-    class Cancelled(Pipeline):
-        def defined(self, raw, total, good):
-            @dg.asset_check(asset=raw, blocking=True)
-            def cancelled():
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(5)
-                return dg.AssetCheckResult(passed=True)
+def test_a_run_that_is_cancelled_before_its_check_has_ended_publishes_nothing(house):
+    @dg.asset_check(asset="raw", blocking=True)
+    def cancelled():
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+        return dg.AssetCheckResult(passed=True)
 
-            return super().defined(raw, total, cancelled)
-
-    pipeline = Cancelled(house)
+    pipeline = Pipeline(house, [cancelled])
     assert not pipeline.run().success
     [(_, why)] = pipeline.publish().waiting
     assert "did not run to its end" in why
@@ -655,11 +638,8 @@ class TestMultiAssets:
         def refused(bad: pa.Table):
             return dg.AssetCheckResult(passed=False)
 
-        definitions = dg.Definitions(
-            assets=[both], asset_checks=[refused], resources={"io_manager": house.io_manager(**AFTER)}
-        )
-        job = definitions.resolve_implicit_global_asset_job_def()
-        job.execute_in_process(instance=house.instance, raise_on_error=False)
+        definitions = defined(house, both, checks=[refused])
+        materialized(house, definitions)
         report = publish_checked(house.project, house.instance, definitions)
         assert [str(one.draft.table) for one in report.published] == ["good"]
         assert standings(house) == {"good": "published", "bad": "failed"}
@@ -749,8 +729,8 @@ def test_what_a_step_parked_is_not_published_before_the_step_has_ended(house):
         yield dg.Output(rows(1))
         seen.append(publish_checked(house.project, house.instance, defs))
 
-    defs = dg.Definitions(assets=[raw], resources={"io_manager": house.io_manager(**AFTER)})
-    assert defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=house.instance).success
+    defs = defined(house, raw)
+    assert materialized(house, defs).success
     [(_, why)] = seen[0].waiting
     assert why == "its step raw has not ended yet"
     assert len(publish_checked(house.project, house.instance, defs).published) == 1
@@ -762,8 +742,8 @@ def test_a_step_that_failed_after_it_parked_is_not_published(house):
         yield dg.Output(rows(1))
         raise ValueError("after its output")
 
-    defs = dg.Definitions(assets=[raw], resources={"io_manager": house.io_manager(**AFTER)})
-    defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=house.instance, raise_on_error=False)
+    defs = defined(house, raw)
+    materialized(house, defs)
     report = publish_checked(house.project, house.instance, defs)
     assert "has not succeeded" in report.waiting[0][1]
 
@@ -805,10 +785,9 @@ def test_a_ranged_run_parks_its_partitions_as_one(house):
     def good():
         return dg.AssetCheckResult(passed=True)
 
-    defs = dg.Definitions(assets=[raw], asset_checks=[good], resources={"io_manager": house.io_manager(**AFTER)})
+    defs = defined(house, raw, checks=[good])
     tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"}
-    job = defs.resolve_implicit_global_asset_job_def()
-    result = job.execute_in_process(instance=house.instance, tags=tags)
+    result = materialized(house, defs, tags=tags)
     assert {one.metadata["dagster_versioned/state"].value for one in materializations(result).values()} == {"parked"}
     assert len(publish_checked(house.project, house.instance, defs).published) == 1
     assert sorted(house.project.table("raw").partitions()) == ["a", "b"]
@@ -829,8 +808,7 @@ def test_runs_of_one_backfill_read_what_the_others_parked(house):
     for key in "ab":
         house.run(raw, io_manager=manager, partition_key=key, tags={"dagster/backfill": "b1"})
     house.run(raw, whole, io_manager=manager, selection=[whole], tags={"dagster/backfill": "b1"})
-    defs = dg.Definitions(assets=[raw, whole], resources={"io_manager": manager})
-    publish_checked(house.project, house.instance, defs)
+    publish_checked(house.project, house.instance, defined(house, raw, whole))
     assert numbers(house, "whole") == [2]
 
 
@@ -851,8 +829,7 @@ def test_each_run_of_a_backfill_has_what_it_parked_checked_itself(house):
     result = house.run(raw, good, partition_key="b", **given)
     [found] = result.get_asset_check_evaluations()
     assert found.metadata["seen"].value == ["a", "b"]
-    defs = dg.Definitions(assets=[raw], asset_checks=[good], resources={"io_manager": manager})
-    report = publish_checked(house.project, house.instance, defs)
+    report = publish_checked(house.project, house.instance, defined(house, raw, checks=[good]))
     assert [one.draft.partitions for one in report.published] == [("b",)]
     assert [why for _, why in report.waiting] == ["the check good has not been evaluated"]
 
@@ -938,10 +915,10 @@ class TestAnEvaluation:
                 return dg.AssetCheckResult(passed=all(min(one["n"].to_pylist()) > 0 for one in sales.values()))
 
             checks = [good]
-        self.definitions = dg.Definitions(
-            assets=[sales],
-            asset_checks=checks,
-            resources={"io_manager": house.io_manager(**AFTER)},
+        self.definitions = defined(
+            house,
+            sales,
+            checks=checks,
             jobs=[
                 dg.define_asset_job("all", selection=dg.AssetSelection.all()),
                 dg.define_asset_job("unchecked", selection=dg.AssetSelection.assets(sales).without_checks()),
@@ -1006,21 +983,18 @@ def test_a_check_that_reads_another_version_has_not_looked_at_the_draft(house, p
     assert "the check good has not been evaluated" in pipeline.publish().waiting[0][1]
 
 
+@dg.asset_check(asset="raw", blocking=True, metadata={WHOLE_KEY: True})
+def at_most_two(raw: pa.Table):
+    return dg.AssetCheckResult(passed=raw.num_rows <= 2)
+
+
 @pytest.mark.parametrize("late", [0, -3600, 3600])
 @pytest.mark.parametrize("between", ["nobody", "another run"])
 def test_what_a_whole_table_check_saw_is_told_by_the_log_and_by_no_clock(house, monkeypatch, late, between):
     """Of two rows at most. Who writes in between has a clock that is an hour off."""
 
-    class Whole(Pipeline):
-        def defined(self, raw, total, good):
-            @dg.asset_check(asset=raw, blocking=True, metadata={WHOLE_KEY: True})
-            def at_most_two(raw: pa.Table):
-                return dg.AssetCheckResult(passed=raw.num_rows <= 2)
-
-            return super().defined(raw, total, at_most_two)
-
     house.project.table("raw").write(rows(0))
-    pipeline = Whole(house, mode="append")
+    pipeline = Pipeline(house, [at_most_two], mode="append")
     pipeline.given = rows(1)
     first = pipeline.run()
     real = time.time_ns
@@ -1037,19 +1011,11 @@ def test_what_a_whole_table_check_saw_is_told_by_the_log_and_by_no_clock(house, 
 
 
 def test_rows_that_are_committed_after_a_draft_was_judged_have_moved_for_its_check(house, monkeypatch):
-    class Whole(Pipeline):
-        def defined(self, raw, total, good):
-            @dg.asset_check(asset=raw, blocking=True, metadata={WHOLE_KEY: True})
-            def at_most_two(raw: pa.Table):
-                return dg.AssetCheckResult(passed=raw.num_rows <= 2)
-
-            return super().defined(raw, total, at_most_two)
-
     def meanwhile(*given, write=publish.parked_write):
         house.project.table("raw").write(rows(5), options=TableOptions(mode="append"))
         return write(*given)
 
-    pipeline = Whole(house, mode="append")
+    pipeline = Pipeline(house, [at_most_two], mode="append")
     pipeline.run()
     monkeypatch.setattr(publish, "parked_write", meanwhile)
     report = pipeline.publish()

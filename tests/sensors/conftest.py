@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from dagster._core.definitions.selector import JobSubsetSelector
 from dagster._core.events import DagsterEvent, JobFailureData
@@ -147,6 +148,27 @@ class Daemon:
     def write(self, name, frame, partition=None, **options):
         """A version written by hand, without parents."""
         return self.project.table([name]).write(frame, partition=partition, **options)
+
+    def approve(self, kind):
+        """Pin or tag what `flights` is now, in the place of what was approved before."""
+        if kind == "pin":
+            self.project.pin("approved", "flights")
+        else:
+            self.project.tag("approved")
+
+    def disapprove(self, kind):
+        (self.project.unpin if kind == "pin" else self.project.drop_tag)("approved")
+
+    @staticmethod
+    def pinned(reference, name="delays", mapping=None):
+        """An asset that is `flights` at a version."""
+        given = dg.AssetIn(metadata={"dagster_versioned/version": reference}, partition_mapping=mapping)
+
+        @dg.asset(name=name, ins={"flights": given})
+        def built(flights) -> pa.Table:
+            return flights
+
+        return built
 
     def head(self, name, partition=None):
         return self.project.table(name).version(partition=partition)

@@ -342,40 +342,18 @@ def sensor():
     return build_version_sensor("keep_current", dg.AssetSelection.assets("delays"))
 
 
-def test_a_pin_that_moved_between_two_processes_is_seen_after_a_restart(daemon):
-    old = daemon.write("flights", frame(0)).version.metadata_sha
-    daemon.write("flights", frame(1))
-    daemon.project.pin("approved", "flights", old)
-
-    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "pin:approved"})})
-    def delays(flights) -> pa.Table:
-        return flights
-
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
-    assert daemon.settle() == [("delays", None)]
-    assert daemon.settle() == []
-    daemon.project.unpin("approved")
-    daemon.project.pin("approved", "flights")
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
-    assert daemon.settle() == [("delays", None)]
-
-
-@pytest.mark.slow
-def test_a_tag_that_was_made_anew_between_two_processes_is_seen_after_a_restart(daemon):
+@pytest.mark.parametrize("kind", ["pin", pytest.param("tag", marks=pytest.mark.slow)])
+def test_a_pin_or_tag_that_moved_between_two_processes_is_seen_after_a_restart(daemon, kind):
     daemon.write("flights", frame(0))
-    daemon.project.tag("approved")
+    daemon.approve(kind)
     daemon.write("flights", frame(1))
-
-    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "tag:approved"})})
-    def delays(flights) -> pa.Table:
-        return flights
-
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assets = dg.AssetSpec("flights"), daemon.pinned(f"{kind}:approved")
+    daemon.deploy(*assets, sensors=[sensor()])
     assert daemon.settle() == [("delays", None)]
     assert daemon.settle() == []
-    daemon.project.drop_tag("approved")
-    daemon.project.tag("approved")
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    daemon.disapprove(kind)
+    daemon.approve(kind)
+    daemon.deploy(*assets, sensors=[sensor()])
     assert daemon.settle() == [("delays", None)]
 
 

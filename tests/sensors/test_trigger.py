@@ -459,43 +459,18 @@ def test_two_sensors_over_one_target_request_it_once(daemon):
 # Inputs that are pinned
 
 
-def test_a_pinned_input_is_current_and_follows_its_pin(daemon):
-    old = daemon.write("flights", frame(0)).version.metadata_sha
-    daemon.write("flights", frame(1))
-    daemon.project.pin("approved", "flights", old)
-    ins = {"flights": dg.AssetIn(metadata={"dagster_versioned/version": "pin:approved"})}
-
-    @dg.asset(ins=ins)
-    def delays(flights) -> pa.Table:
-        return flights
-
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
-    assert daemon.settle() == [("delays", None)]
-    daemon.write("flights", frame(2))
-    assert daemon.settle() == []
-    daemon.project.unpin("approved")
-    daemon.project.pin("approved", "flights")
-    assert daemon.settle() == [("delays", None)]
-    assert daemon.is_built("delays", ("flights", None))
-
-
-@pytest.mark.slow
-def test_an_input_that_a_tag_pins_is_current_and_follows_the_tag(daemon):
+@pytest.mark.parametrize("kind", ["pin", pytest.param("tag", marks=pytest.mark.slow)])
+def test_a_pinned_input_is_current_and_follows_its_pin_or_tag(daemon, kind):
     daemon.write("flights", frame(0))
-    daemon.project.tag("approved")
+    daemon.approve(kind)
     daemon.write("flights", frame(1))
-
-    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "tag:approved"})})
-    def delays(flights) -> pa.Table:
-        return flights
-
-    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    daemon.deploy(dg.AssetSpec("flights"), daemon.pinned(f"{kind}:approved"), sensors=[sensor()])
     assert daemon.settle() == [("delays", None)]
     daemon.write("flights", frame(2))
     assert daemon.settle() == []
-    daemon.project.drop_tag("approved")
+    daemon.disapprove(kind)
     assert daemon.settle() == []
-    daemon.project.tag("approved")
+    daemon.approve(kind)
     assert daemon.settle() == [("delays", None)]
     assert daemon.is_built("delays", ("flights", None))
     assert daemon.settle() == []
@@ -505,22 +480,15 @@ def test_an_input_that_a_tag_pins_is_current_and_follows_the_tag(daemon):
 def test_an_input_of_partitions_that_a_tag_pins_is_current(daemon):
     for key in "ab":
         daemon.write("flights", frame(0), partition=key)
-    daemon.project.tag("approved")
-    whole = dg.AssetIn(
-        metadata={"dagster_versioned/version": "tag:approved"}, partition_mapping=dg.AllPartitionMapping()
-    )
-
-    @dg.asset(ins={"flights": whole})
-    def delays(flights) -> pa.Table:
-        return flights
-
+    daemon.approve("tag")
     source = dg.AssetSpec("flights", partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+    delays = daemon.pinned("tag:approved", mapping=dg.AllPartitionMapping())
     daemon.deploy(source, delays, sensors=[sensor()])
     assert daemon.settle() == [("delays", None)]
     daemon.write("flights", frame(1), partition="b")
     assert daemon.settle() == []
-    daemon.project.drop_tag("approved")
-    daemon.project.tag("approved")
+    daemon.disapprove("tag")
+    daemon.approve("tag")
     assert daemon.settle() == [("delays", None)]
     assert daemon.settle() == []
 
@@ -529,19 +497,13 @@ def test_an_input_of_partitions_that_a_tag_pins_is_current(daemon):
 def test_a_damaged_tag_and_one_that_is_not_there_stop_no_other_asset(daemon):
     daemon.write("flights", frame(0))
 
-    def pinned(name, version):
-        @dg.asset(name=name, ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": version})})
-        def built(flights) -> pa.Table:
-            return flights
-
-        return built
-
     daemon.project.tag("damaged")
     daemon.project.tag("good")
     daemon.write("flights", frame(1))
-    assets = [pinned("one", "tag:damaged"), pinned("two", "tag:good"), pinned("three", "tag:none")]
+    references = {"one": "tag:damaged", "two": "tag:good", "three": "tag:none"}
+    assets = [daemon.pinned(reference, name) for name, reference in references.items()]
     daemon.project.data.put(".metadata/tags/damaged.json", b"{}")
-    sensors = [sensor(name, name) for name in ("one", "two", "three")]
+    sensors = [sensor(name, name) for name in references]
     daemon.deploy(dg.AssetSpec("flights"), *assets, sensors=sensors)
     daemon.settle()
     assert daemon.project.table("two").read() == frame(0)

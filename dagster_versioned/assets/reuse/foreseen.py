@@ -7,8 +7,7 @@ import dagster as dg
 
 from dagster_versioned.assets.asset_code import key_code_version
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, plain
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.assets.graph.partitions import partitioning_of, upstream_partitions
 from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.assets.reuse.lazy_input import LazyType, asked_of, type_text
 from dagster_versioned.dagster_internals import AssetGraph

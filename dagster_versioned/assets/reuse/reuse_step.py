@@ -7,8 +7,7 @@ from typing import Any, Protocol, cast
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.mapping import upstream_partitions
-from dagster_versioned.assets.graph.partitions import partitions_of_run
+from dagster_versioned.assets.graph.partitions import partitions_of_run, upstream_partitions
 from dagster_versioned.assets.looks import blocking_checks
 from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
 from dagster_versioned.assets.reuse.lazy_input import KeptValue, LazyInput
@@ -200,7 +199,6 @@ def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 def _step(
     context: dg.AssetExecutionContext, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: Mapping[str, LazyInput]
 ) -> ReuseStep:
-    """What becomes of a step that has these inputs."""
     found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
     kept, evaluated = _checked(context, found)
     checks, partitions = context.selected_asset_check_keys, set(partitions_of_run(context))

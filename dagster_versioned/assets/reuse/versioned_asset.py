@@ -128,21 +128,7 @@ def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iter
     op, ignored = plain.op, set(ignored)
     names = ", ".join(key.to_user_string() for key in sorted(plain.keys))
     for key in plain.keys:
-        asset_options = TableOptions.from_metadata(plain.metadata_by_key[key])
-        if asset_options.mode != "replace" or asset_options.history is not None:
-            how = "history=…" if asset_options.history is not None else f"mode={asset_options.mode!r}"
-            raise _refused(
-                key.to_user_string(),
-                f"has TableOptions({how}), so what it makes depends on the rows that are there",
-                "use @dg.asset, or mode='replace'",
-            )
-        output = op.output_dict[plain.get_output_name_for_asset_key(key)]
-        if output.dagster_type.is_nothing:
-            raise _refused(
-                key.to_user_string(),
-                "stores nothing: annotated as it is, its value does not reach the IO manager",
-                "annotate the function with what it returns (MaterializeResult[pl.DataFrame] with value=…)",
-            )
+        _check_output(plain, key)
     loaded = {plain.keys_by_input_name[def_.name] for def_ in op.input_defs if not def_.dagster_type.is_nothing}
     unloaded = sorted(set(plain.keys_by_input_name.values()) - loaded - set(plain.keys))
     if unloaded or options.get("deps"):
@@ -162,6 +148,23 @@ def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iter
     if strange := sorted(ignored - op.required_resource_keys):
         raise _refused(
             names, f"ignores the resource {strange[0]!r}, which it does not ask for", "leave it out of ignore_resources"
+        )
+
+
+def _check_output(plain: dg.AssetsDefinition, key: dg.AssetKey) -> None:
+    options = TableOptions.from_metadata(plain.metadata_by_key[key])
+    if options.mode != "replace" or options.history is not None:
+        how = "history=…" if options.history is not None else f"mode={options.mode!r}"
+        raise _refused(
+            key.to_user_string(),
+            f"has TableOptions({how}), so what it makes depends on the rows that are there",
+            "use @dg.asset, or mode='replace'",
+        )
+    if plain.op.output_dict[plain.get_output_name_for_asset_key(key)].dagster_type.is_nothing:
+        raise _refused(
+            key.to_user_string(),
+            "stores nothing: annotated as it is, its value does not reach the IO manager",
+            "annotate the function with what it returns (MaterializeResult[pl.DataFrame] with value=…)",
         )
 
 
