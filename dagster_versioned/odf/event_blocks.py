@@ -6,7 +6,7 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Schema Evolution").
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -136,16 +136,23 @@ def add_data(
         source_state = None
     if made is None and watermark == ground.watermark and source_state is None:
         return None
-    checkpoint = chain and chain.checkpoint
     return AddData(
-        prev_checkpoint=checkpoint and checkpoint.physical_hash,
-        prev_offset=chain and chain.last_offset,
+        **going_on(chain),
         new_data=made and made.data,
-        new_checkpoint=checkpoint,
         new_watermark=watermark and Timestamp.of(watermark),
         # Carried forward, so that a reader of the last block knows.
         new_source_state=source_state or next(iter(states.values()), None),
     )
+
+
+def going_on(chain: ChainState | None) -> dict[str, Any]:
+    """The members by which an event of data says what it follows: offset and checkpoint, which stays as it is."""
+    checkpoint = chain and chain.checkpoint
+    return {
+        "prev_checkpoint": checkpoint and checkpoint.physical_hash,
+        "prev_offset": chain and chain.last_offset,
+        "new_checkpoint": checkpoint,
+    }
 
 
 def vocabulary(ground: HistoryState, columns: EventColumns) -> list[MetadataEvent]:

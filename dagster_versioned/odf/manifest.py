@@ -73,11 +73,6 @@ def read_snapshot(text: str, source: str = "the manifest") -> DatasetSnapshot:
     return snapshot
 
 
-def write_snapshot(snapshot: DatasetSnapshot) -> str:
-    """The manifest that `read_snapshot` reads."""
-    return write_manifest("DatasetSnapshot", snapshot)
-
-
 def write_manifest(kind: str, value: object) -> str:
     """A value of the chain in a YAML manifest of that kind."""
     manifest = {"kind": kind, "version": MANIFEST_VERSION, "content": to_document(value)}

@@ -39,7 +39,8 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.finder import datasets_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.serve import server
-from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull, push
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore

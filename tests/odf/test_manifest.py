@@ -27,7 +27,7 @@ from dagster_versioned.odf.blocks.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot, to_document, write_snapshot
+from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot, to_document, write_manifest
 from support import odf_values
 from support.odf_chains import moment, slice_of
 
@@ -114,7 +114,7 @@ def test_a_manifest_is_read() -> None:
 
 
 def test_a_manifest_is_written_as_people_would() -> None:
-    written = write_snapshot(SNAPSHOT)
+    written = write_manifest("DatasetSnapshot", SNAPSHOT)
     assert yaml.safe_load(written) == yaml.safe_load(AIRPORTS)
     assert "      query: |\n        SELECT *\n        FROM input\n" in written
 
@@ -136,7 +136,7 @@ EVENTS = st.lists(odf_values.values(MetadataEvent), max_size=4).map(tuple)
 @given(EVENTS, st.sampled_from(DatasetKind))
 def test_every_event_comes_back_as_it_was(events: tuple[Any, ...], kind: DatasetKind) -> None:
     snapshot = DatasetSnapshot("a", kind, events)
-    assert read_snapshot(write_snapshot(snapshot)) == snapshot
+    assert read_snapshot(write_manifest("DatasetSnapshot", snapshot)) == snapshot
 
 
 def test_an_event_is_shown_as_a_document() -> None:
@@ -255,4 +255,4 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 )
 def test_texts_stay_texts(text: str) -> None:
     snapshot = DatasetSnapshot("a", DatasetKind.ROOT, (SetInfo(text),))
-    assert read_snapshot(write_snapshot(snapshot)) == snapshot
+    assert read_snapshot(write_manifest("DatasetSnapshot", snapshot)) == snapshot

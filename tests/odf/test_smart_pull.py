@@ -46,7 +46,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.serve import CONVERSATIONS, server
-from dagster_versioned.odf.sharing.smart import archive, channel, client, conversation
+from dagster_versioned.odf.sharing.smart import channel, client, conversation, messages
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.messages import (
     Batch,
@@ -63,8 +63,11 @@ from dagster_versioned.odf.sharing.smart.messages import (
     PushWays,
     decode,
     decode_result,
+    pack,
+    unpack,
 )
-from dagster_versioned.odf.sharing.transfer import PULLED, pull
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
@@ -378,7 +381,7 @@ def test_a_server_that_lies_is_refused_and_nothing_is_kept(
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 10 * 2**20)
+    monkeypatch.setattr(messages, "MAX_UNPACKED_BYTES", 10 * 2**20)
     (source.folder / "refs/head.sig").unlink()
     with Peer(source.folder, {what: lie}).running() as address, pytest.raises(error, match=reason):
         pull(dataset(address), copy)
@@ -632,9 +635,9 @@ def pump(one: socket.socket, other: socket.socket) -> None:
 @given(st.dictionaries(st.binary(max_size=2000), st.none(), max_size=5))
 def test_what_is_packed_is_unpacked(found: dict[bytes, None]):
     blocks = {Multihash.sha3_256(data): data for data in found}
-    packed = archive.pack(blocks.items())
-    assert archive.unpack(decode(packed.encode(), Batch, "x"), "x") == blocks
-    assert list(archive.unpack(packed, "x")) == list(blocks)
+    packed = pack(blocks.items())
+    assert unpack(decode(packed.encode(), Batch, "x"), "x") == blocks
+    assert list(unpack(packed, "x")) == list(blocks)
 
 
 @settings(max_examples=25)
@@ -642,7 +645,7 @@ def test_what_is_packed_is_unpacked(found: dict[bytes, None]):
 def test_no_archive_gives_anything_but_blocks_or_a_sentence(payload: bytes, count: int, is_zipped: bool):
     payload = gzip.compress(payload + bytes(1024)) if is_zipped else payload
     with suppress(VersionedError):
-        archive.unpack(Batch(num_blocks=count, media_type="application/tar+gzip", encoding="raw", payload=payload), "x")
+        unpack(Batch(num_blocks=count, media_type="application/tar+gzip", encoding="raw", payload=payload), "x")
 
 
 @settings(max_examples=25)

@@ -35,7 +35,8 @@ from dagster_versioned.odf.sharing.smart import push_server
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.push import push_smart
 from dagster_versioned.odf.sharing.smart.push_server import Receiver
-from dagster_versioned.odf.sharing.transfer import PULLED, pull
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage.http import HttpClient

@@ -25,7 +25,8 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
-from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull, push
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.http import HttpClient

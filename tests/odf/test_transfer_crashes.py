@@ -13,7 +13,8 @@ from dagster_versioned.odf.blocks.events import AddData
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.odf.sharing.staged_pull import PULLED
+from dagster_versioned.odf.sharing.transfer import pull, push
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore, ObjectStore

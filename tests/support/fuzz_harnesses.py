@@ -18,7 +18,7 @@ from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, last_checkp
 from dagster_versioned.delta.schema.types import StructField, StructType, parse_schema, schema_to_arrow
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, ObjectNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.odf.blocks.block import decode_block, encode_block
-from dagster_versioned.odf.manifest import read_snapshot, write_snapshot
+from dagster_versioned.odf.manifest import read_snapshot, write_manifest
 from dagster_versioned.storage.object_store import ObjectInfo
 
 TYPES = [
@@ -194,7 +194,7 @@ def manifest(data: bytes) -> None:
         snapshot = read_snapshot(data.decode(errors="replace"))
     except InvalidInput:
         return
-    assert read_snapshot(write_snapshot(snapshot)) == snapshot
+    assert read_snapshot(write_manifest("DatasetSnapshot", snapshot)) == snapshot
 
 
 def any_of(data: bytes) -> None:

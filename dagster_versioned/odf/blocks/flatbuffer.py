@@ -98,14 +98,14 @@ class _Field:
     optional: bool
 
 
-def encode_table(value: object, *, timestamp_align: int = 1, size: int = 1024) -> bytes:
+def encode_table(value: object, *, timestamp_align: int = 1) -> bytes:
     """A dataclass of `dagster_versioned.odf.blocks.events`, or one like them, as the root table of a buffer.
 
     Raises `InvalidInput` for a text that is not Unicode and for a number that does not fit.
     """
     with requiring("odf", "A metadata chain"):
         import flatbuffers  # pyright: ignore[reportMissingTypeStubs]
-    builder = flatbuffers.Builder(size)
+    builder = flatbuffers.Builder(1024)
     try:
         builder.Finish(_write_table(builder, value, timestamp_align, 0))
     except (UnicodeEncodeError, TypeError) as error:

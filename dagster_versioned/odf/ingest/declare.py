@@ -1,6 +1,7 @@
 """What a manifest says of a dataset, put into its chain: its source, its columns, and what people are to know of it."""
 
-from typing import Unpack
+from collections.abc import Callable
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
@@ -25,8 +26,7 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.ingest.columns import read_schema
 from dagster_versioned.odf.ingest.fetch import check_no_password
-from dagster_versioned.odf.ingest.poll import Watermark, history_of
-from dagster_versioned.odf.ingest.preprocess import preprocess
+from dagster_versioned.odf.ingest.poll import Watermark, history_of, preprocess
 from dagster_versioned.odf.manifest import DatasetSnapshot
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.tables.chain_head import chain_head
@@ -108,22 +108,20 @@ def columns_of(snapshot: DatasetSnapshot) -> pa.Schema:
 
 def _is_new(event: MetadataEvent, state: ChainState | None) -> bool:
     """Whether the chain does not say so yet. Raises `InvalidInput` for an event that only data bring."""
-    match event:
-        case SetPollingSource():
-            known = state and state.polling_source
-        case AddPushSource(source_name=name):
-            known = state and state.push_sources.get(name)
-        case SetInfo():
-            known = state and state.info
-        case SetLicense():
-            known = state and state.license
-        case SetAttachments():
-            known = state and state.attachments
-        case SetVocab():
-            return state is None
-        case _:
-            raise InvalidInput(
-                f"The manifest has the event {type(event).__name__}, which comes of data or of a query, and is not "
-                "declared. Nothing was changed. Leave it out."
-            )
-    return known != event
+    if type(event) not in _KNOWN:
+        raise InvalidInput(
+            f"The manifest has the event {type(event).__name__}, which comes of data or of a query, and is not "
+            "declared. Nothing was changed. Leave it out."
+        )
+    return state is None or _KNOWN[type(event)](state, event) != event
+
+
+_KNOWN: Final[dict[type[MetadataEvent], Callable[[ChainState, Any], MetadataEvent | None]]] = {
+    SetPollingSource: lambda state, event: state.polling_source,
+    AddPushSource: lambda state, event: state.push_sources.get(event.source_name),
+    SetInfo: lambda state, event: state.info,
+    SetLicense: lambda state, event: state.license,
+    SetAttachments: lambda state, event: state.attachments,
+    SetVocab: lambda state, event: event,  # said at the start of a chain alone
+}
+"""What a chain says already, by the kind of event that a manifest may have."""

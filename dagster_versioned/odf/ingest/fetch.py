@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from glob import glob
@@ -81,7 +81,6 @@ class Polling:
     client: HttpClient = field(default_factory=HttpClient)
     ftp: FtpClient = field(default_factory=FtpClient)
     profile: str | None = None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

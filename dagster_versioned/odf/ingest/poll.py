@@ -9,11 +9,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Literal, Unpack
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from dagster_versioned.errors import InvalidInput
@@ -28,6 +29,8 @@ from dagster_versioned.odf.blocks.events import (
     SetPollingSource,
     SetVocab,
     SourceState,
+    SqlQueryStep,
+    TransformSql,
 )
 from dagster_versioned.odf.event_blocks import merge_strategy
 from dagster_versioned.odf.event_slice import WriteDescription
@@ -40,9 +43,10 @@ from dagster_versioned.odf.ingest.fetch import (
     check_no_password,
     fetch,
 )
-from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.ingest.read import read
 from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.odf.ingest.texts import rows_in_utc
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.event_history import EventHistory
 from dagster_versioned.tables.write.write import WriteResult
@@ -92,7 +96,7 @@ def poll(
     check_no_password(source.fetch)
     with TemporaryFolder() as folder:
         asked = {item.name: getattr(polling, item.name) for item in fields(polling)}
-        fetching = FetchOptions(**asked, folder=folder, now=polling.clock())
+        fetching = FetchOptions(**asked, folder=folder, now=datetime.now(UTC))
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
             rows = preprocess(read(file, source.read, max_bytes=polling.max_bytes), source.preprocess)
@@ -195,3 +199,42 @@ def _copied(file: SourceFile, packed: IO[bytes] | gzip.GzipFile, target: Path, m
                 raise file.error(f"it is larger than {max_bytes} bytes when it is unpacked")
             unpacked.write(piece)
     return SourceFile(file.name, target)
+
+
+# --- the source's query ----------------------------------------------------------------------------------------------
+
+INPUT = "input"
+"""What the query calls the rows of the file."""
+
+
+def preprocess(rows: pa.Table, transform: TransformSql | None) -> pa.Table:
+    """What the query makes of the rows, which it calls ``input``; the rows themselves without one.
+
+    The engine is ``spark``, or ``duckdb``, which needs no Java. Raises `InvalidInput` for another, and for a query that
+    cannot be run.
+    """
+    if transform is None:
+        return rows
+    query = _query(transform)
+    match transform.engine.lower():
+        case "spark":
+            from dagster_versioned.odf.spark.query_rows import query_rows
+        case "duckdb":
+            from dagster_versioned.odf.arrow.query_rows import query_rows
+        case other:
+            raise InvalidInput(
+                f"The source's rows are to be reshaped by the engine {other!a:.50}, which is not here; spark and "
+                "duckdb are. Nothing was added. Name one of these in the manifest, with the query in its SQL."
+            )
+    return rows_in_utc(query_rows({INPUT: rows}, query))
+
+
+def _query(transform: TransformSql) -> TransformQuery:
+    if transform.temporal_tables:
+        raise InvalidInput(
+            "The rows of a source have no versions, so its query has no temporal tables. Nothing was added."
+        )
+    steps = transform.queries or ()
+    if transform.query is not None:
+        steps = (*steps, SqlQueryStep(query=transform.query))
+    return TransformQuery((INPUT,), tuple(QueryStep(step.query, step.alias) for step in steps))

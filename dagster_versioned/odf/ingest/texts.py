@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
+from dagster_versioned.odf.ingest.columns import TEXT_OF
+from dagster_versioned.odf.ingest.source_file import SourceFile
 
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 _RFC3339 = "rfc3339"
@@ -127,3 +130,41 @@ def _with_zone(texts: Column) -> Column:
     midnight = pc.if_else(pc.equal(pc.utf8_length(texts), pa.scalar(10)), "T00:00:00Z", "Z")
     missing = pc.if_else(pc.match_substring_regex(texts, _ZONED), "", midnight)
     return cast(Column, pc.binary_join_element_wise(texts, missing, ""))
+
+
+def typed_rows(
+    file: SourceFile, table: pa.Table, schema: pa.Schema, formats: TextFormats, place: Callable[[int], str]
+) -> pa.Table:
+    """The table's columns in the order and of the types of a schema; ``place`` says where a row (from 0) is.
+
+    Raises `InvalidInput` with place and column for a value that is none of its type, or that is not there and must be.
+    """
+    columns: list[Column] = []
+    for field in fields_of(schema):
+        column = _typed_column(file, in_utc(table[field.name]), field, formats, place)
+        if not field.nullable and column.null_count:
+            row: int = column.is_null().index(pa.scalar(True)).as_py()
+            raise file.error("there is no value, and it is declared NOT NULL", place=place(row), column=field.name)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=pa.schema([field.remove_metadata() for field in fields_of(schema)]))
+
+
+def _typed_column(
+    file: SourceFile, found: Column, field: "pa.Field[Any]", formats: TextFormats, place: Callable[[int], str]
+) -> Column:
+    written_as = (field.metadata or {}).get(TEXT_OF, b"").decode()
+    kind = written_as or field.type
+    try:
+        if written_as:
+            return canonical(found, written_as)
+        return typed(found, field.type, formats) if pa.types.is_string(found.type) else found.cast(field.type)
+    except BadText as bad:
+        raise file.error(f"{bad.text!a:.100} is no {kind}", place=place(bad.row), column=field.name) from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        # A value does not fit, or there is no such cast.
+        raise file.error(f"it is not of the type {kind} ({error})", column=field.name) from None
+
+
+def rows_in_utc(table: pa.Table) -> pa.Table:
+    """The table, with UTC for timestamps that say no zone."""
+    return pa.Table.from_arrays([in_utc(table[name]) for name in table.column_names], names=table.column_names)

@@ -1,13 +1,16 @@
 """Queries that somebody asks once, over histories of events: nothing of them is recorded, and nothing is written."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from dagster_versioned.delta.log.history import require_limit
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
+
+if TYPE_CHECKING:
+    from sqlglot.exp import Query
 
 Engine = Literal["duckdb", "spark"]
 
@@ -38,24 +41,12 @@ def query(
 
 def _tables(sql: str, engine: Engine) -> tuple[str, ...]:
     """The tables that a query names, each once; its own (`WITH`) are none. Raises `InvalidInput`."""
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
     from sqlglot.optimizer.scope import traverse_scope
 
     try:
-        # What begins otherwise is no query, and sqlglot would log that it cannot read it.
-        first = next(iter(sqlglot.tokenize(sql, dialect=engine)), None)
-        if first is None or first.text.upper() not in _BEGINNINGS:
-            raise _refused(sql, "it is not one SELECT", "Write a query: SELECT …")
-        trees = sqlglot.parse(sql, dialect=engine)
-        if (
-            len(trees) != 1
-            or not isinstance(trees[0], exp.Query)
-            or trees[0].find(exp.Delete, exp.Insert, exp.Update) is not None
-        ):
-            raise _refused(sql, "it is not one SELECT", "Write a query: SELECT …")
-        sources = [source for scope in traverse_scope(trees[0]) for source in scope.sources.values()]
+        sources = [source for scope in traverse_scope(_tree(sql, engine)) for source in scope.sources.values()]
     except (SqlglotError, RecursionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise _refused(sql, f"it cannot be read: {reason}", f"Write it in the SQL of {engine}.") from None
@@ -71,6 +62,20 @@ def _tables(sql: str, engine: Engine) -> tuple[str, ...]:
             )
         found.setdefault(table.name.casefold(), table.name)
     return tuple(found.values())
+
+
+def _tree(sql: str, engine: Engine) -> "Query":
+    """The one SELECT of a text. Raises `InvalidInput`, and what sqlglot does."""
+    import sqlglot
+    from sqlglot import exp
+
+    # What begins otherwise is no query, and sqlglot would log that it cannot read it.
+    first = next(iter(sqlglot.tokenize(sql, dialect=engine)), None)
+    trees = sqlglot.parse(sql, dialect=engine) if first is not None and first.text.upper() in _BEGINNINGS else []
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Query) or tree.find(exp.Delete, exp.Insert, exp.Update) is not None:
+        raise _refused(sql, "it is not one SELECT", "Write a query: SELECT …")
+    return tree
 
 
 def _refused(sql: str, reason: str, fix: str) -> InvalidInput:

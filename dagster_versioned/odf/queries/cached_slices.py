@@ -76,15 +76,15 @@ def discard(
     _check(table, "discarded")
     protected, kept, found = _protected(table), dict[str, str](), list[CachedSlice]()
     for block, data in _runs(table):
-        one = _cached(block, data)
-        if block.system_time.to_datetime() >= before or not _is_there(table, one):
+        made = _cached(block, data)
+        if block.system_time.to_datetime() >= before or not _is_there(table, made):
             continue
-        if one.key in protected:
-            kept[one.key] = protected[one.key]
+        if made.key in protected:
+            kept[made.key] = protected[made.key]
             continue
         with TemporaryFolder() as folder:
             rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
-        found.append(one)
+        found.append(made)
     if apply and found:
         protected = _protected(table)  # the runs may have taken long
         kept.update((info.key, protected[info.key]) for info in found if info.key in protected)

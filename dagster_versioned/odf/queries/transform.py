@@ -34,7 +34,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import key_of, vocabulary
+from dagster_versioned.odf.event_blocks import going_on, key_of, vocabulary
 from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
@@ -149,8 +149,7 @@ def derive(
     usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
     whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
-    options = described.get("options")
-    if options is not None and options.history is not None:
+    if (options := described.get("options")) is not None and options.history is not None:
         raise InvalidInput(
             f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
             "Leave TableOptions(history=…) out."
@@ -330,14 +329,8 @@ class QueryRun:
 
     def event(self, made: DataSlice | None) -> ExecuteTransform:
         """How it is recorded."""
-        known = self.own and self.own.checkpoint
         return ExecuteTransform(
-            query_inputs=self.taken,
-            prev_checkpoint=known and known.physical_hash,
-            prev_offset=self.own and self.own.last_offset,
-            new_data=made,
-            new_checkpoint=known,
-            new_watermark=self._watermark,
+            query_inputs=self.taken, **going_on(self.own), new_data=made, new_watermark=self._watermark
         )
 
     @property

@@ -5,59 +5,37 @@ never rewritten: a chain that has grown apart is reported, and left as it is. So
 Protocol", "Dataset Sharing").
 """
 
-import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import pyarrow as pa
-
-from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import (
-    ChainCorrupt,
     CommitConflict,
     IntegrityError,
     InvalidInput,
     ObjectNotFound,
     PreconditionFailed,
-    UnsupportedFeature,
 )
-from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
+from dagster_versioned.odf.blocks.block import decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
-from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.blocks.validity import ChainState
-from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events, stated_bounds
-from dagster_versioned.odf.event_sql import EventSchema
+from dagster_versioned.odf.event_slice import append_events, stated_bounds
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.chains import Difference, Step, difference, steps_of
-from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
-from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
-from dagster_versioned.odf.slice_file import table_columns
+from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
+from dagster_versioned.odf.sharing.staged_pull import Progress, StagedPull, copy_files, holds, pulled_slice
 from dagster_versioned.odf.slice_records import SystemTimes
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.temporary import TemporaryFolder
-from dagster_versioned.storage.transfer import PIECE_BYTES
-from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
-from dagster_versioned.tables.event_history import EventColumns
+from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.table import VersionedTable
 
 HEAD = "head"
-PULLED = "_staging/pull/"
-"""Where what was copied waits until all of it is: a pull that was interrupted goes on from here."""
-THREADS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are copied, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,28 +287,6 @@ def precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def copy_files(files: Sequence[StoredFile], copy: Callable[[StoredFile], object], progress: Progress) -> int:
-    """Copy files, several at a time; the first failure ends it. Returns how many bytes they have."""
-    total, done = sum(file.size for file in files), 0
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="transfer") as pool:
-        running = {pool.submit(copy, file): file for file in files}
-        try:
-            for ended in as_completed(running):
-                ended.result()
-                done += running[ended].size
-                progress(done, total)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    return total
-
-
-def holds(store: ObjectStore, file: StoredFile, folder: str = "") -> bool:
-    try:
-        return store.head(f"{folder}{file.key}").size == file.size
-    except ObjectNotFound:
-        return False
-
-
 def _reference(copy: RemoteDataset) -> tuple[str | None, Multihash | None]:
     """The ETag of a copy's reference and its block, which a push replaces if it still is the same."""
     try:
@@ -359,113 +315,6 @@ def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
         )
 
 
-class StagedPull:
-    """What a pull has copied so far, each piece whole and checked; below the table's folder, and no part of it yet."""
-
-    def __init__(self, store: ObjectStore, remote: RemoteDataset, max_bytes: int | None) -> None:
-        self._store = store
-        self._remote = remote
-        self._max_bytes = max_bytes
-        self._room = free_bytes(store)
-        self._taken = 0
-
-    def fetched_block(self, name: Multihash) -> tuple[bytes, Block]:
-        """A block, from an earlier attempt where that has it. Raises `InvalidInput` where it is too much."""
-        try:
-            data = self.block(name)
-        except (ObjectNotFound, ChainCorrupt):
-            data, block = self._remote.block(name)
-            self._take(len(data))
-            self._store.put(f"{PULLED}{BLOCKS}{name}", data, durability="later")
-            return data, block
-        return data, decode_block(data)
-
-    def block(self, name: Multihash) -> bytes:
-        """A block that was copied. Raises `ObjectNotFound`, `ChainCorrupt`."""
-        data = self._store.get(f"{PULLED}{BLOCKS}{name}")
-        if block_hash(data) != name:  # such as after a power failure
-            raise ChainCorrupt(f"{PULLED}{BLOCKS}{name} in {self._store.uri} was altered. Pull again.")
-        return data
-
-    def fetch(self, files: Sequence[StoredFile], progress: Progress) -> int:
-        """Copy files, those of an earlier attempt excepted; returns how many bytes. Raises `InvalidInput`."""
-        missing = [file for file in files if not self.has(file)]
-        self._take(sum(file.size for file in missing))
-        return copy_files(missing, lambda file: self.put(file, self._remote.pieces(file)), progress)
-
-    def put(self, file: StoredFile, pieces: Iterator[bytes]) -> None:
-        """Keep a file, whose pieces end only if they are what its hash says."""
-        self._store.put_chunks(f"{PULLED}{file.key}", pieces)
-
-    def has(self, file: StoredFile) -> bool:
-        """Whether an earlier attempt copied the file, and it is what it was then."""
-        if not holds(self._store, file, PULLED):
-            return False
-        try:
-            for _ in RemoteDataset(self._store.subfolder(PULLED.rstrip("/"))).pieces(file):
-                pass
-        except (IntegrityError, ObjectNotFound):
-            return False
-        return True
-
-    def _take(self, size: int) -> None:
-        """Raise `InvalidInput` where a pull would copy more than is allowed, or than the disk has room for."""
-        self._taken += size
-        limits = {"are allowed": self._max_bytes, "are free on the disk": self._room}
-        for what, most in limits.items():
-            if most is not None and self._taken > most:
-                raise InvalidInput(
-                    f"{self._remote.store.uri} has {self._taken} bytes that are new, or more, and {most} {what}. "
-                    "Nothing was pulled. Allow more, or make room, if you trust the source with your disk."
-                )
-
-    def slice_of(self, group: Sequence[Step], times: SystemTimes) -> EventSlice:
-        """The events of one commit: at most one slice, and the blocks up to it."""
-        block, state = group[-1]
-        columns = state.arrow_schema()
-        if columns is None:
-            raise InvalidInput(
-                f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
-            )
-        schema = _table_schema(columns, state)
-        data = block.new_data
-        file = None if data is None else self._read(data, schema, columns, state.columns, times)
-        before = group[0][0].prev_block_hash
-        return EventSlice(
-            base=None if before is None else str(before),
-            file=file,
-            contents=nothing(schema) if file is None else file.contents,
-            entry=ChainEntry(
-                {str(step.head): self.block(step.head) for _, step in group},
-                ChainHead(str(state.head), state.sequence_number, str(state.seed.dataset_id)),
-            ),
-        )
-
-    def _read(
-        self, data: DataSlice, schema: StructType, stated: pa.Schema, columns: EventColumns, times: SystemTimes
-    ) -> SliceFile:
-        staged = f"{PULLED}{SLICES}{data.physical_hash}"
-        try:
-            with _local(self._store, staged) as path:
-                return pulled_slice(path, staged, data, schema, stated, columns, times)
-        except IntegrityError as error:
-            raise IntegrityError(f"{SLICES}{data.physical_hash}: {error} Nothing of it was added.") from None
-        except FileNotFoundError:
-            raise ObjectNotFound(
-                f"{staged} in {self._store.uri} is gone. Nothing of it was added. Pull again."
-            ) from None
-
-    def keep_checkpoints(self, files: Iterable[StoredFile]) -> None:
-        """Put the checkpoints among files where readers look for them."""
-        for file in files:
-            if file.key.startswith(CHECKPOINTS):
-                self._store.copy(f"{PULLED}{file.key}", file.key)
-
-    def discard(self) -> None:
-        """Delete what was copied, once it is part of the table."""
-        self._store.delete([info.key for info in self._store.list(PULLED)])
-
-
 def check_slices(table: VersionedTable, own: RemoteDataset, at: Multihash | None, new: Sequence[Multihash]) -> None:
     """Raise `IntegrityError` for records that nobody could pull, among those of blocks that follow a copy's end."""
     state = state_at(own, at) if new and at is not None else None
@@ -473,10 +322,9 @@ def check_slices(table: VersionedTable, own: RemoteDataset, at: Multihash | None
     for block, then in steps_of(new, lambda name: own.block(name)[1], state):
         columns, data = then.arrow_schema(), block.new_data
         if columns is not None and data is not None:
-            key, schema = f"{SLICES}{data.physical_hash}", _table_schema(columns, then)
+            key = f"{SLICES}{data.physical_hash}"
             try:
-                with _local(own.store, key) as path:
-                    pulled_slice(path, key, data, schema, columns, then.columns, times)
+                pulled_slice(own.store, key, data, columns, then, times)
             except (ObjectNotFound, FileNotFoundError):
                 continue  # the copy may have it
             except IntegrityError as error:
@@ -500,43 +348,3 @@ def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) 
         return None
     # An upper bound is rounded up to a millisecond.
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1) - 999
-
-
-def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
-    """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
-    given = state.columns
-    try:
-        schema = table_columns(columns, given)
-        EventSchema.parse(schema, given)
-        for name, kind in zip(given.given, ("long", "integer", "timestamp"), strict=True):
-            if schema.field(name).type != kind:
-                raise InvalidInput(f"The column {name!r} is of the type {schema.field(name).type}, not {kind}.")
-    except InvalidInput as error:
-        raise UnsupportedFeature(
-            f"The dataset {state.seed.dataset_id} has columns that no history of events here can have. Nothing was "
-            f"pulled. {error}"
-        ) from None
-    return schema
-
-
-def free_bytes(store: ObjectStore) -> int | None:
-    """How much room there is on the disk of a local store."""
-    path = store.local_path("x")
-    if path is None:
-        return None
-    return shutil.disk_usage(next(folder for folder in path.parents if folder.exists())).free
-
-
-@contextmanager
-def _local(store: ObjectStore, key: str) -> Generator[Path]:
-    """A file of this machine with an object's bytes."""
-    path = store.local_path(key)
-    if path is not None:
-        yield path
-        return
-    with TemporaryFolder() as folder:
-        path = folder / "slice"
-        with path.open("wb") as file:
-            for start in range(0, store.head(key).size, PIECE_BYTES):
-                file.write(store.get_range(key, start, PIECE_BYTES))
-        yield path

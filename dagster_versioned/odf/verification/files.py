@@ -175,21 +175,24 @@ def _check_file(
         columns = state.arrow_schema() if state is not None else None
         if state is None or columns is None or path is None:
             return _CheckedFiles()
-        try:
-            records = SliceRecords(data, columns, state.columns)
-            with pq.ParquetFile(path) as opened:
-                for batch in opened.iter_batches():
-                    records.update(batch)
-            if records.finish() is None:
-                unproven = "structs in them are null, and then their logical hash proves nothing"
-                return _CheckedFiles(unchecked=unproven, times=records.times, takes_back=records.takes_back)
-            return _CheckedFiles(times=records.times, takes_back=records.takes_back)
-        except UnsupportedType as error:
-            return _CheckedFiles(unchecked=str(error))
-        except IntegrityError as error:
-            return _CheckedFiles(str(error).rstrip("."))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            return _CheckedFiles(f"it cannot be read as a slice of events: {error!s:.200}")
+        return _check_records(path, data, columns, state.columns)
+
+
+def _check_records(path: Path, data: DataSlice, stated: pa.Schema, columns: EventColumns) -> _CheckedFiles:
+    try:
+        records = SliceRecords(data, stated, columns)
+        with pq.ParquetFile(path) as opened:
+            for batch in opened.iter_batches():
+                records.update(batch)
+        proven = records.finish() is not None
+        unproven = None if proven else "structs in them are null, and then their logical hash proves nothing"
+        return _CheckedFiles(unchecked=unproven, times=records.times, takes_back=records.takes_back)
+    except UnsupportedType as error:
+        return _CheckedFiles(unchecked=str(error))
+    except IntegrityError as error:
+        return _CheckedFiles(str(error).rstrip("."))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return _CheckedFiles(f"it cannot be read as a slice of events: {error!s:.200}")
 
 
 def _compare_bytes(dataset: RemoteDataset, file: StoredFile, copy: Path | None) -> tuple[str | None, Path | None]:
@@ -265,19 +268,22 @@ def check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Stored
             yield finding_of("log", link, key, "the log does not list it, so readers miss its events")
         elif add.size != file.size or add.deletion_vector is not None:
             yield finding_of("log", link, key, "the log does not list it whole")
+    if problem := _other_columns(log, end):
+        yield ChainFinding("log", None, None, "", problem)
+
+
+def _other_columns(log: Snapshot, end: ChainState) -> str | None:
+    """How the columns of a log differ from the chain's, those of none where it states none."""
     columns = end.arrow_schema()
     try:
-        expected = (
-            {} if columns is None else {field.name: field.type for field in table_columns(columns, end.columns).fields}
-        )
+        stated = () if columns is None else table_columns(columns, end.columns).fields
     except InvalidInput as error:
-        yield ChainFinding("log", None, None, "", str(error))
-        return
-    found = {field.name: field.type for field in log.schema.fields}
+        return str(error)
+    expected, found = ({field.name: field.type for field in fields} for fields in (stated, log.schema.fields))
+    differing = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name))
     renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
-    if found != expected or renamed:
-        names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
-        yield ChainFinding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
+    names = differing or renamed
+    return f"the log has other columns than the chain: {', '.join(names):.300}" if names else None
 
 
 def taken_back_in_vain(

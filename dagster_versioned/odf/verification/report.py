@@ -70,12 +70,6 @@ class VerificationReport:
         """Whether everything was checked and nothing found."""
         return all(dataset.ok for dataset in self.datasets)
 
-    @property
-    def records_ok(self) -> bool:
-        """Whether nothing was found but slices that somebody wrote anew with the same records."""
-        findings = [finding for dataset in self.datasets for finding in dataset.findings]
-        return all(finding.records_match for finding in findings) and not any(d.unchecked for d in self.datasets)
-
     def require_ok(self) -> None:
         """Raise `IntegrityError`, listing what was found first, unless everything was checked and nothing found."""
         if self.ok:

@@ -53,10 +53,6 @@ _WRONG: Final = (IntegrityError, UnsupportedFeature, InvalidInput, ObjectNotFoun
 """What says something of the dataset. A store that does not answer says nothing of it: that error is passed on."""
 
 
-def _unheard(done: int, total: int) -> None:
-    pass
-
-
 def verify(
     dataset: RemoteDataset,
     *,
@@ -64,7 +60,7 @@ def verify(
     replay: Replay | None = None,
     head: Multihash | None = None,
     log: Snapshot | None = None,
-    progress: Progress = _unheard,
+    progress: Progress = lambda done, total: None,
 ) -> VerificationReport:
     """Check a dataset: its chain against the rules, its files against the chain.
 
@@ -122,13 +118,7 @@ class _Verification:
         self.reports.append(checked.report)
         replayed = 0
         if self._resolve is not None and checked.report.inputs:
-            inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
-            for link in chain.links:
-                if isinstance(link.block.event, ExecuteTransform):
-                    findings += _check_inputs(link, link.block.event, inputs)
-            if self._replay is not None and self._may_replay(inputs, checked, findings, unchecked):
-                replayed, found = self._check_runs(checked, unchecked)
-                findings += found
+            replayed = self._check_made_from(checked, findings, unchecked)
         checked.report = replace(
             checked.report, findings=tuple(findings), unchecked=tuple(unchecked), replayed=replayed
         )
@@ -136,6 +126,20 @@ class _Verification:
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = checked
         return checked
+
+    def _check_made_from(
+        self, checked: _CheckedDataset, findings: list[ChainFinding], unchecked: list[str]
+    ) -> int:
+        """Check what a dataset was made from, then its runs; how many of these were done again."""
+        inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
+        for link in checked.links:
+            if isinstance(link.block.event, ExecuteTransform):
+                findings += _check_inputs(link, link.block.event, inputs)
+        if self._replay is None or not self._may_replay(inputs, checked, findings, unchecked):
+            return 0
+        replayed, found = self._check_runs(checked, unchecked)
+        findings += found
+        return replayed
 
     def _input(self, wanted: DatasetId, unchecked: list[str]) -> _CheckedDataset | None:
         if wanted in self._known:
@@ -328,26 +332,25 @@ def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
 
 def _sources(events: Iterator[Any]) -> Iterator[str]:
     """Where data come from, as the events say, each once."""
-    reported: set[str] = set()
-    for event in events:
-        match event:
-            case SetPollingSource(fetch=FetchStepUrl(url=url)):
-                text = f"fetched from {url}"
-            case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
-                text = f"fetched from the files {path}"
-            case SetPollingSource(fetch=fetch):
-                text = f"fetched by {type(fetch).__name__}"
-            case AddPushSource(source_name=name):
-                text = f"pushed into the source {name}"
-            case SetTransform(transform=transform, inputs=inputs):
-                query = transform.query or "; ".join(step.query for step in transform.queries or ())
-                named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
-                text = f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
-            case _:
-                continue
-        if text not in reported:
-            reported.add(text)
-            yield text
+    return iter(dict.fromkeys(text for event in events if (text := _source(event)) is not None))
+
+
+def _source(event: Any) -> str | None:
+    match event:
+        case SetPollingSource(fetch=FetchStepUrl(url=url)):
+            return f"fetched from {url}"
+        case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
+            return f"fetched from the files {path}"
+        case SetPollingSource(fetch=fetch):
+            return f"fetched by {type(fetch).__name__}"
+        case AddPushSource(source_name=name):
+            return f"pushed into the source {name}"
+        case SetTransform(transform=transform, inputs=inputs):
+            query = transform.query or "; ".join(step.query for step in transform.queries or ())
+            named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
+            return f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
+        case _:
+            return None
 
 
 # --- inputs and runs -------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import AddData, SetPollingSource, TransformSql
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.ingest.declare import current_state, declare, event_table, source_of
-from dagster_versioned.odf.ingest.poll import Polling, poll
-from dagster_versioned.odf.ingest.preprocess import preprocess
+from dagster_versioned.odf.ingest.poll import Polling, poll, preprocess
 from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.table import VersionedTable

@@ -17,7 +17,6 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import HeadSignature
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.sharing.repositories import SMART
-from dagster_versioned.odf.sharing.smart.archive import unpack
 from dagster_versioned.odf.sharing.smart.channel import Channel, ChannelClosed, connect
 from dagster_versioned.odf.sharing.smart.messages import (
     VERSION,
@@ -33,6 +32,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     TransferUrl,
     decode,
     decode_result,
+    unpack,
 )
 from dagster_versioned.storage.http import HttpClient, shown_url
 from dagster_versioned.storage.http_store import HttpStore

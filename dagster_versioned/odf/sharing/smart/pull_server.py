@@ -4,7 +4,6 @@ from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
-from dagster_versioned.odf.sharing.smart.archive import pack
 from dagster_versioned.odf.sharing.smart.conversation import Conversation
 from dagster_versioned.odf.sharing.smart.messages import (
     MAX_MESSAGE_BYTES,
@@ -19,6 +18,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     accepted,
     decode,
     internal,
+    pack,
     plan_of,
     refused,
 )

@@ -9,7 +9,6 @@ from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.chains import difference
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
-from dagster_versioned.odf.sharing.smart.archive import pack
 from dagster_versioned.odf.sharing.smart.channel import Channel, ChannelClosed
 from dagster_versioned.odf.sharing.smart.client import URLS_AT_ONCE, SmartDataset, broken_off, own_headers
 from dagster_versioned.odf.sharing.smart.messages import (
@@ -28,10 +27,12 @@ from dagster_versioned.odf.sharing.smart.messages import (
     Sent,
     decode,
     decode_result,
+    pack,
     plan_of,
 )
-from dagster_versioned.odf.sharing.transfer import Progress as Note
-from dagster_versioned.odf.sharing.transfer import TransferReport, check_slices, copy_files, precedes, pushed_chain
+from dagster_versioned.odf.sharing.staged_pull import Progress as Note
+from dagster_versioned.odf.sharing.staged_pull import copy_files
+from dagster_versioned.odf.sharing.transfer import TransferReport, check_slices, precedes, pushed_chain
 from dagster_versioned.tables.table import VersionedTable
 
 COMMIT_SECONDS = 3600.0

@@ -16,7 +16,6 @@ from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.chains import difference, steps_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
-from dagster_versioned.odf.sharing.smart.archive import unpack
 from dagster_versioned.odf.sharing.smart.conversation import Conversation
 from dagster_versioned.odf.sharing.smart.messages import (
     Empty,
@@ -30,8 +29,10 @@ from dagster_versioned.odf.sharing.smart.messages import (
     accepted,
     decode,
     refused,
+    unpack,
 )
-from dagster_versioned.odf.sharing.transfer import StagedPull, free_bytes, head_of, holds, pull
+from dagster_versioned.odf.sharing.staged_pull import StagedPull, free_bytes, holds
+from dagster_versioned.odf.sharing.transfer import head_of, pull
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.table import VersionedTable
