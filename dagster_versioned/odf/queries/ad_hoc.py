@@ -10,7 +10,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 
 if TYPE_CHECKING:
-    from sqlglot.exp import Query
+    from sqlglot.expressions import Query
 
 Engine = Literal["duckdb", "spark"]
 

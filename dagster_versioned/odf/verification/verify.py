@@ -127,9 +127,7 @@ class _Verification:
             self._known[chain.dataset_id] = checked
         return checked
 
-    def _check_made_from(
-        self, checked: _CheckedDataset, findings: list[ChainFinding], unchecked: list[str]
-    ) -> int:
+    def _check_made_from(self, checked: _CheckedDataset, findings: list[ChainFinding], unchecked: list[str]) -> int:
         """Check what a dataset was made from, then its runs; how many of these were done again."""
         inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
         for link in checked.links:
