@@ -6,8 +6,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import orjson
 import pyarrow as pa
@@ -96,7 +97,8 @@ def read_csv(file: SourceFile, step: ReadStepCsv) -> pa.Table:
     a schema they are called ``_c0``, ``_c1`` and so on. An empty unquoted value, or ``null_value``, is null. Raises
     `InvalidInput` with file, line and column.
     """
-    rows = _CsvRows(file, step)
+    dialect = _Dialect.of(step)
+    rows = _CsvRows(file, dialect, has_header=bool(step.header))
     names = _column_names(file, step, rows)
     if not names:
         raise file.error("there are no columns")
@@ -104,32 +106,62 @@ def read_csv(file: SourceFile, step: ReadStepCsv) -> pa.Table:
     if schema is not None and step.header:
         names = _as_declared(names, schema.names)
         file.require_columns(names, schema, place=f"line {rows.first_line}")
-    table = _csv_table(file, step, names, rows, inferred=schema is None and bool(step.infer_schema))
+    table = _csv_table(file, step, dialect, names, rows, inferred=schema is None and bool(step.infer_schema))
     if schema is None:
         return rows_in_utc(table)
     return typed_rows(file, table, schema, TextFormats(step.date_format, step.timestamp_format), rows.place)
 
 
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """The letters of a CSV file, and how they are written.
+
+    ``escape`` is never a quote: that is how quotes are doubled, as they are read by default.
+    """
+
+    encoding: str
+    separator: str
+    quote: str
+    escape: str | None
+
+    @classmethod
+    def of(cls, step: ReadStepCsv) -> Self:
+        """That of a step. Raises `InvalidInput` for letters that are none, or stand for two things."""
+        separator, quote, escape = step.separator or ",", step.quote or '"', step.escape or None
+        for name, value in (("separator", separator), ("quote", quote), ("escape", escape)):
+            if value is not None and (len(value) != 1 or not value.isascii()):
+                raise InvalidInput(
+                    f"The {name} of a CSV source is {value!a:.50}, and it must be one character of ASCII. Nothing was "
+                    "read."
+                )
+            if value in ("\r", "\n") or (name != "separator" and value == separator):
+                raise InvalidInput(
+                    f"The {name} of a CSV source is {value!a}, which separates its values or its lines. Nothing was "
+                    "read. Give it a character of its own."
+                )
+        return cls(step.encoding or "utf8", separator, quote, escape if escape != quote else None)
+
+
 class _CsvRows:
     """The rows as Python's own reader sees them, to say where things are; only read to the end where one is wrong."""
 
-    def __init__(self, file: SourceFile, step: ReadStepCsv) -> None:
+    def __init__(self, file: SourceFile, dialect: _Dialect, *, has_header: bool) -> None:
         self._file = file
-        self._step = step
-        _require_characters(step)
+        self._dialect = dialect
+        self._has_header = has_header
         self.first_line, self.first_end, self.first = next(iter(self), (1, 0, list[str]()))
 
     def __iter__(self) -> Iterator[tuple[int, int, list[str]]]:
         """The lines that each row begins and ends on, and its values; empty lines are passed over."""
-        step, found = self._step, None
-        encoding = step.encoding or "utf8"
+        dialect, found = self._dialect, None
+        encoding = dialect.encoding
         try:
             with self._file.path.open(encoding=_without_mark(encoding), newline="") as text:
                 found = csv.reader(
                     text,
-                    delimiter=step.separator or ",",
-                    quotechar=step.quote or '"',
-                    escapechar=_escape(step),
+                    delimiter=dialect.separator,
+                    quotechar=dialect.quote,
+                    escapechar=dialect.escape,
                     strict=True,
                 )
                 before = 0
@@ -147,7 +179,7 @@ class _CsvRows:
 
     def place(self, row: int) -> str:
         """The line that a row of data begins on."""
-        wanted = row + bool(self._step.header)
+        wanted = row + self._has_header
         return next((f"line {line}" for index, (line, _, _) in enumerate(self) if index == wanted), "")
 
     def require_width(self, names: list[str]) -> None:
@@ -188,7 +220,9 @@ def _squeezed(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-def _csv_table(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _CsvRows, *, inferred: bool) -> pa.Table:
+def _csv_table(
+    file: SourceFile, step: ReadStepCsv, dialect: _Dialect, names: list[str], rows: _CsvRows, *, inferred: bool
+) -> pa.Table:
     if not rows.first:
         return pa.table({name: pa.array([], pa.string()) for name in names})
     try:
@@ -197,13 +231,13 @@ def _csv_table(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Csv
             read_options=arrow_csv.ReadOptions(
                 column_names=names,
                 skip_rows=rows.first_end if step.header else 0,
-                encoding=step.encoding or "utf8",
+                encoding=dialect.encoding,
                 block_size=_BLOCK_BYTES,
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=step.separator or ",",
-                quote_char=step.quote or '"',
-                escape_char=_escape(step) or False,
+                delimiter=dialect.separator,
+                quote_char=dialect.quote,
+                escape_char=dialect.escape or False,
                 newlines_in_values=True,
             ),
             convert_options=arrow_csv.ConvertOptions(
@@ -216,7 +250,7 @@ def _csv_table(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Csv
     except pa.ArrowInvalid as error:
         rows.require_width(names)
         raise file.error(f"it cannot be read as CSV: {error}") from None
-    if not _escape(step) and _count_of(file, (step.quote or '"').encode()) % 2:
+    if not dialect.escape and _count_of(file, dialect.quote.encode()) % 2:
         rows.require_width(names)  # a quote that is never closed may have swallowed rows: the strict reader knows
     return table
 
@@ -224,28 +258,6 @@ def _csv_table(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Csv
 def _count_of(file: SourceFile, byte: bytes) -> int:
     with file.path.open("rb") as data:
         return sum(chunk.count(byte) for chunk in iter(lambda: data.read(_BLOCK_BYTES), b""))
-
-
-def _require_characters(step: ReadStepCsv) -> None:
-    for name, value in (
-        ("separator", step.separator),
-        ("quote", step.quote or '"'),
-        ("escape", step.escape),
-    ):
-        if value and (len(value) != 1 or not value.isascii()):
-            raise InvalidInput(
-                f"The {name} of a CSV source is {value!a:.50}, and it must be one character of ASCII. Nothing was read."
-            )
-        if value in ("\r", "\n") or (name != "separator" and value == (step.separator or ",")):
-            raise InvalidInput(
-                f"The {name} of a CSV source is {value!a}, which separates its values or its lines. Nothing was read. "
-                "Give it a character of its own."
-            )
-
-
-def _escape(step: ReadStepCsv) -> str | None:
-    """The escape character, but for a quote: that is how quotes are doubled, as they are read by default."""
-    return step.escape if step.escape and step.escape != (step.quote or '"') else None
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -339,9 +351,7 @@ def _json_table(
             raise file.error("there are no rows, and no schema is declared")
         return schema.empty_table()
     if schema is None:
-        for index, row in enumerate(rows):
-            if row.count(b"[") + row.count(b"{") > _MOST_NESTED and _depth(row) > _MOST_NESTED:
-                raise file.error(f"it nests deeper than {_MOST_NESTED}", place=place(index))
+        _require_shallow(file, rows, place)
     # Dates, times and decimals are texts in JSON; Arrow reads the rest.
     fields = [] if schema is None else fields_of(schema)
     read = pa.schema([pa.field(f.name, f.type if _is_plain(f.type) else pa.string()) for f in fields])
@@ -352,6 +362,12 @@ def _json_table(
         what, column = _fault(rows[row], read)
         raise file.error(what or str(error), place=place(row), column=column) from None
     return rows_in_utc(table) if schema is None else typed_rows(file, table, schema, formats, place)
+
+
+def _require_shallow(file: SourceFile, rows: Sequence[bytes], place: Callable[[int], str]) -> None:
+    for index, row in enumerate(rows):
+        if row.count(b"[") + row.count(b"{") > _MOST_NESTED and _depth(row) > _MOST_NESTED:
+            raise file.error(f"it nests deeper than {_MOST_NESTED}", place=place(index))
 
 
 def _is_plain(kind: pa.DataType) -> bool:

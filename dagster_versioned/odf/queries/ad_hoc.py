@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Engine = Literal["duckdb", "spark"]
 
+_QUOTES: dict[Engine, str] = {"duckdb": '"', "spark": "`"}
 _BEGINNINGS = {"SELECT", "WITH", "FROM", "VALUES", "("}
 
 
@@ -55,11 +56,9 @@ def _tables(sql: str, engine: Engine) -> tuple[str, ...]:
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             continue
         if table.db:
-            quote = '"' if engine == "duckdb" else "`"
             name = ".".join(part.name for part in table.parts)
-            raise _refused(
-                sql, f"{name} is in three parts or two", f"Quote the name of a dataset: {quote}{name}{quote}."
-            )
+            quoted = f"{_QUOTES[engine]}{name}{_QUOTES[engine]}"
+            raise _refused(sql, f"{name} is in three parts or two", f"Quote the name of a dataset: {quoted}.")
         found.setdefault(table.name.casefold(), table.name)
     return tuple(found.values())
 

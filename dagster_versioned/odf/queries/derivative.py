@@ -33,15 +33,9 @@ def add_derivative(
     first run makes the dataset. Raises `InvalidInput` for a manifest that is not of one query, an input that is not
     there, and what `derive` refuses; `UnsupportedFeature` for another engine than Spark.
     """
-    transforms = [event for event in snapshot.metadata if isinstance(event, SetTransform)]
-    if snapshot.kind is not DatasetKind.DERIVATIVE or len(transforms) != 1:
-        raise InvalidInput(
-            f"The manifest of {snapshot.name!r} is of kind {snapshot.kind.value} and has {len(transforms)} queries. "
-            "Nothing was changed. A dataset of kind Derivative has one SetTransform."
-        )
+    event = _transform_of(snapshot)
     vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
     columns = None if vocab is None else history_of(MergeStrategyAppend(), vocab).columns
-    (event,) = transforms
     query = query_of(event)
     inputs = {
         input_.alias or input_.dataset_ref: _input(table.project, input_.dataset_ref, named) for input_ in event.inputs
@@ -49,6 +43,16 @@ def add_derivative(
     derived = Derivation(query, inputs).write(table, key=key, columns=columns, **described)
     others = replace(snapshot, metadata=tuple(other for other in snapshot.metadata if other is not event))
     return derived, declare(EventTable(table, key=key), others, **described)
+
+
+def _transform_of(snapshot: DatasetSnapshot) -> SetTransform:
+    transforms = [event for event in snapshot.metadata if isinstance(event, SetTransform)]
+    if snapshot.kind is not DatasetKind.DERIVATIVE or len(transforms) != 1:
+        raise InvalidInput(
+            f"The manifest of {snapshot.name!r} is of kind {snapshot.kind.value} and has {len(transforms)} queries. "
+            "Nothing was changed. A dataset of kind Derivative has one SetTransform."
+        )
+    return transforms[0]
 
 
 def _input(project: ProjectContext, reference: str, named: Callable[[str], str]) -> InputAt:

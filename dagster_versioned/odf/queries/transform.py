@@ -34,7 +34,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import going_on, key_of, vocabulary
+from dagster_versioned.odf.event_blocks import HistoryState, going_on, key_of, vocabulary
 from dagster_versioned.odf.event_slice import WriteDescription
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
@@ -47,6 +47,7 @@ from dagster_versioned.odf.transform_query import InputHistory, QueryKind, Query
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
@@ -149,18 +150,8 @@ def derive(
     usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
     whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
-    if (options := described.get("options")) is not None and options.history is not None:
-        raise InvalidInput(
-            f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
-            "Leave TableOptions(history=…) out."
-        )
-    ground = output.ground()
+    ground = _output_state(output, described.get("options"))
     own = ground.chain
-    if own is not None and own.seed.dataset_kind is not DatasetKind.DERIVATIVE:
-        raise InvalidInput(
-            f"{output.table.name} is a root dataset, whose events come from outside. Nothing was written. Write the "
-            "transform to another table."
-        )
     if columns is not None:
         output.check_columns(ground, columns)
     transform = transform_event(query, {name: input_.state.seed.dataset_id for name, input_ in inputs.items()}, session)
@@ -182,10 +173,26 @@ def derive(
         event_engine_for(frame_type()),
         kind=DatasetKind.DERIVATIVE,
         before=(*vocabulary(ground, planned.columns), *((transform,) if is_new else ())),
-        event=lambda made: planned.event(made.data if made is not None else None),
+        event=lambda made: planned.event(made and made.data),
         **described,
     )
     return DerivationReport(result, planned.taken, analysed.kind(compare=compare))
+
+
+def _output_state(output: EventTable, options: TableOptions | None) -> HistoryState:
+    """What a run appends to. Raises `InvalidInput` for a table whose events come of anything but a query."""
+    if options is not None and options.history is not None:
+        raise InvalidInput(
+            f"{output.table.name} is given by a query, and its options have a history of its own. Nothing was written. "
+            "Leave TableOptions(history=…) out."
+        )
+    ground = output.ground()
+    if ground.chain is not None and ground.chain.seed.dataset_kind is not DatasetKind.DERIVATIVE:
+        raise InvalidInput(
+            f"{output.table.name} is a root dataset, whose events come from outside. Nothing was written. Write the "
+            "transform to another table."
+        )
+    return ground
 
 
 def replay(

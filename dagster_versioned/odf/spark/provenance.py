@@ -5,7 +5,7 @@ carried beside every row: through projections and filters as they are, joined wh
 rows are grouped. Source: seed 002 ("Provenance": by propagating provenance data through all computations).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,13 @@ class _Why:
         self._inputs = inputs
         self._tables: dict[int, Any] = {}
         self._numbers = count()
+        self._nodes: dict[str, Callable[[Any], tuple[Any, str]]] = {
+            "CTERelationRef": self._renamed,
+            "Aggregate": self._grouped,
+            "Distinct": self._grouped,
+            "Join": self._joined,
+            "Union": self._united,
+        }
 
     def node(self, plan: Any) -> tuple[Any, str]:
         """The node with the column, and what that is called."""
@@ -81,19 +88,13 @@ class _Why:
             *definitions, below = children(plan)
             self._tables |= {definition.id(): definition.child() for definition in definitions}
             return self.node(below)
-        if kind == "CTERelationRef":
-            return self._renamed(plan)
         if kind in ("View", "SubqueryAlias"):
             return self.node(plan.child())
         if kind == "Project":
             below, why = self.node(plan.child())
             return self._with(items(plan.projectList()), below, f"`{why}`")
-        if kind in ("Aggregate", "Distinct"):
-            return self._grouped(plan)
-        if kind == "Join":
-            return self._joined(plan)
-        if kind == "Union":
-            return self._united(plan)
+        if kind in self._nodes:
+            return self._nodes[kind](plan)
         if kind in _KEPT:
             below, why = self.node(plan.child())
             return self._build.above(plan, [below]), why

@@ -5,7 +5,7 @@ Source: seed 002 ("Verifiability").
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -102,16 +102,21 @@ def check_files(
             elif checked.times is not None:
                 slices.append((link, file, checked.times, checked.takes_back))
     slices.reverse()
-    times = SystemTimes()
-    for link, file, own, _ in slices:
-        try:
-            times.follow(own)
-        except IntegrityError as error:
-            findings.append(finding_of("slice", link, file.key, str(error).rstrip(".")))
+    findings += _check_times((link, file, own) for link, file, own, _ in slices)
     state = states.get(slices[-1][0].name) if slices else None
     if state is not None and len(slices) == sum(slice_in(link, file) is not None for link, file in files):
         findings += _check_taken_back(dataset, [(link, file, gone) for link, file, _, gone in slices], state)
     return findings, unchecked
+
+
+def _check_times(slices: Iterable[tuple[Link, StoredFile, tuple[int, int]]]) -> Iterator[ChainFinding]:
+    """Whether the system times of slices, of which these are the first and the last, go on from one to the next."""
+    times = SystemTimes()
+    for link, file, own in slices:
+        try:
+            times.follow(own)
+        except IntegrityError as error:
+            yield finding_of("slice", link, file.key, str(error).rstrip("."))
 
 
 def _check_taken_back(

@@ -71,6 +71,8 @@ def verify(
 
     Raises `StorageError` where a store does not answer, which says nothing of the dataset.
     """
+    if log is not None and (logged := chain_head(log)) is not None:
+        head = Multihash.parse(logged.head)
     verification = _Verification(resolve, replay, progress)
     verification.check(dataset, None, head, log)
     return VerificationReport(tuple(verification.reports))
@@ -103,8 +105,7 @@ class _Verification:
     ) -> _CheckedDataset:
         """Check a dataset and, where asked for, all that it was made from."""
         place = len(self.reports)
-        logged = chain_head(log) if log is not None else None
-        chain = _Chain(dataset, expected, head if logged is None else Multihash.parse(logged.head))
+        chain = _Chain(dataset, expected, head)
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = None
         findings, unchecked = chain.findings, chain.unchecked

@@ -1,5 +1,8 @@
 """A dataset for who pulls it by the smart transfer protocol: what is new in one archive, and where the files are."""
 
+from collections.abc import Collection
+from typing import NoReturn
+
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -55,6 +58,11 @@ def answer_pull(channel: Conversation, dataset: RemoteDataset, base: str) -> Non
         del batch
     known = {file.key for link in links for file in files_of(link.block)}
     del links  # the conversation may be long, and there are many
+    _name_files(channel, known, base)
+
+
+def _name_files(channel: Conversation, known: Collection[str], base: str) -> NoReturn:
+    """Answer where files are, until the client hangs up."""
     while True:
         asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
         if unknown := next((file.key for file in asked if file.key not in known), None):
