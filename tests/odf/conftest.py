@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dagster_versioned.projects.project import Project
+from dagster_versioned.tables.table import VersionedTable
 from support.odf_graph import Served, root_of
 from support.spark import spark
 
@@ -21,3 +23,9 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def source(_served: Served, tmp_path: Path) -> Served:
     """A dataset of 12 records in two slices."""
     return replace(_served, folder=Path(shutil.copytree(_served.folder, tmp_path / "source")))
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> VersionedTable:
+    """The table that it is pulled into, which is not there yet."""
+    return Project.open("COPY", str(tmp_path / "copy")).table("readings")

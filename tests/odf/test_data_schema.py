@@ -258,8 +258,7 @@ def foreign(schema: pa.Schema) -> dict[str, Any]:
 
 def with_attributes(root: Served) -> AddData:
     """What a root's last block says, with attributes, as the block that comes next."""
-    state = root.state
-    assert state is not None
+    state = root.last
     note = ExtraAttributes.of({"opendatafabric.org/linkedObjects": {"numObjectsNaive": 1, "sizeNaive": 9}})
     later = replace(state.watermark, ordinal=300) if state.watermark is not None else None
     return AddData(prev_offset=state.last_offset, new_watermark=later, extra=note)

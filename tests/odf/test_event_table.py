@@ -186,8 +186,7 @@ def test_the_first_write_begins_a_chain_in_one_commit(planes: EventTable):
 def test_a_slice_is_named_and_described_by_its_hashes(planes: EventTable):
     three_years(planes)
     for _, block in planes.blocks():
-        if isinstance(block.event, AddData) and block.event.new_data is not None:
-            said = block.event.new_data
+        if (said := block.new_data) is not None:
             data = planes.table.store.get(f"data/{said.physical_hash}")
             assert Multihash.sha3_256(data) == said.physical_hash
             assert len(data) == said.size
@@ -264,11 +263,7 @@ def test_new_columns_are_null_in_what_was_there_and_recorded(planes: EventTable)
 
 def planes_time(history: EventTable, merge: int) -> datetime:
     """The system time of one of the merges that brought data."""
-    times = [
-        block.system_time.to_datetime()
-        for _, block in history.blocks()
-        if isinstance(block.event, AddData) and block.event.new_data is not None
-    ]
+    times = [block.system_time.to_datetime() for _, block in history.blocks() if block.new_data is not None]
     return times[::-1][merge]
 
 
@@ -342,18 +337,12 @@ def reached(table: EventTable) -> datetime | None:
     return None if table.chain.watermark is None else table.chain.watermark.to_datetime()
 
 
-def test_the_watermark_is_the_latest_event_time_and_never_falls(project: Project):
-    table = EventTable(project.table("t"), EventHistory())
-    table.write(timed(year(2001), year(2003)))
-    assert reached(table) == year(2003)
-    table.write(timed(year(2002)))
-    assert reached(table) == year(2003)
-
-
-def test_a_delayed_watermark_stays_behind(project: Project):
-    table = EventTable(project.table("t"), EventHistory(watermark=timedelta(days=1)))
-    table.write(timed(year(2003)))
-    assert reached(table) == year(2003) - timedelta(days=1)
+@pytest.mark.parametrize("delay", [timedelta(0), timedelta(days=1)], ids=str)
+def test_the_watermark_is_the_latest_event_time_and_never_falls(project: Project, delay: timedelta):
+    table = EventTable(project.table("t"), EventHistory(watermark=delay or "latest"))
+    for times in ((year(2001), year(2003)), (year(2002),)):
+        table.write(timed(*times))
+        assert reached(table) == year(2003) - delay
 
 
 def test_a_manual_watermark_moves_when_told(project: Project):
@@ -427,11 +416,7 @@ def test_changes_between_blocks(planes: EventTable):
 
 def test_slices_that_came_after_a_time_or_before_a_block_are_not_opened(planes: EventTable):
     three_years(planes)
-    first, _, last = (
-        block.event.new_data.physical_hash
-        for _, block in [*planes.blocks()][::-1]
-        if isinstance(block.event, AddData) and block.event.new_data is not None
-    )
+    last, _, first = (block.new_data.physical_hash for _, block in planes.blocks() if block.new_data is not None)
     times = [planes_time(planes, merge) for merge in range(3)]
     newest = next(planes.blocks())[1].sequence_number
     planes.table.store.delete([f"data/{last}"])

@@ -26,6 +26,7 @@ from dagster_versioned.odf.blocks.events import (
     AttachmentsEmbedded,
     DatasetKind,
     DataSlice,
+    MetadataEvent,
     OffsetInterval,
     Seed,
     SetAttachments,
@@ -47,12 +48,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_chains import moment
 from support.odf_graph import SCHEMA, Served, add_readings, logical_hash, root_of
-from support.stores import contents
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> VersionedTable:
-    return Project.open("COPY", str(tmp_path / "copy")).table("readings")
+from support.stores import held_by
 
 
 def events(start: int, count: int, operations: list[int] | None = None, schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -73,8 +69,6 @@ def only_problem(source: Served) -> str:
 
 def add(source: Served, rows: pa.Table, start: int, end: int, logical: Multihash | None = None) -> None:
     """Add rows, of which the block says that they are the records ``start`` to ``end``, with this hash or theirs."""
-    state = source.state
-    assert state is not None
     written = pa.BufferOutputStream()
     pq.write_table(rows, written)
     data = written.getvalue().to_pybytes()
@@ -82,7 +76,7 @@ def add(source: Served, rows: pa.Table, start: int, end: int, logical: Multihash
     source.store(f"data/{physical}", data)
     logical = logical or logical_hash(rows, rows.schema)
     made = DataSlice(logical, physical, OffsetInterval(start, end), len(data))
-    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+    source.append(AddData(prev_offset=source.last.last_offset, new_data=made, new_watermark=moment(9)))
 
 
 # --- slices that are not what their blocks say -----------------------------------------------------------------------
@@ -104,27 +98,32 @@ def add(source: Served, rows: pa.Table, start: int, end: int, logical: Multihash
 def test_of_a_source_that_is_refused_nothing_is_added_however_much_of_it_was_right(
     source: Served, copy: VersionedTable, rows: pa.Table, reason: str, known: bool
 ):
-    kept = None
     if known:
         pull(source.remote, copy)
-        kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     add(source, events(12, 3), 12, 14)
     add(source, rows, 15, 17)
     with pytest.raises(IntegrityError, match=reason):
         pull(source.remote, copy)
-    assert (contents(copy.store, without=("_staging/",)) if copy.exists() else None) == kept
+    assert held_by(copy) == kept
 
 
 def test_a_slice_that_is_no_parquet_is_refused(source: Served, copy: VersionedTable):
     add(source, events(12, 3), 12, 14)
-    state = source.state
-    assert state is not None
     source.store(f"data/{Multihash.sha3_256(b'x' * 50)}", b"x" * 50)
     made = DataSlice(logical_hash(events(15, 1)), Multihash.sha3_256(b"x" * 50), OffsetInterval(15, 15), 50)
-    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+    source.append(AddData(prev_offset=source.last.last_offset, new_data=made, new_watermark=moment(9)))
     with pytest.raises(IntegrityError, match="cannot be read as a slice of events"):
         pull(source.remote, copy)
     assert not copy.exists()
+
+
+def begun(folder: Path, key: SigningKey, schema: pa.Schema, *before: MetadataEvent) -> Served:
+    """A dataset with these columns, and no records yet."""
+    made = Served(folder, key)
+    for event in (Seed(made.dataset_id, DatasetKind.ROOT), *before, SetDataSchema(encode_schema(schema))):
+        made.append(event)
+    return made
 
 
 def retyped(**types: pa.DataType) -> pa.Schema:
@@ -150,11 +149,7 @@ def retyped(**types: pa.DataType) -> pa.Schema:
 def test_columns_that_no_history_here_can_have_are_refused(
     source: Served, copy: VersionedTable, schema: pa.Schema, vocab: SetVocab | None, reason: str, tmp_path: Path
 ):
-    made = Served(tmp_path / "made", source.key)
-    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
-    if vocab is not None:
-        made.append(vocab)
-    made.append(SetDataSchema(encode_schema(schema)))
+    made = begun(tmp_path / "made", source.key, schema, *([] if vocab is None else [vocab]))
     add(made, schema.empty_table(), 0, 0, logical=logical_hash(events(0, 1)))
     with pytest.raises(UnsupportedFeature, match=reason):
         pull(made.remote, copy)
@@ -175,13 +170,13 @@ def test_records_with_another_hash_than_their_block_says_are_refused_and_reporte
 ):
     if known:
         pull(source.remote, copy)
-    kept = contents(copy.store, without=("_staging/",)) if known else None
+    kept = held_by(copy)
     add(source, events(12, 3), 12, 14, logical=logical_hash(events(12, 2)))
     problem = f"its records have the logical hash {logical_hash(events(12, 3))}, not {logical_hash(events(12, 2))}"
     assert only_problem(source) == problem
     with pytest.raises(IntegrityError, match=rf"data/f1620\w+: {problem}\. Nothing of it was added"):
         pull(source.remote, copy)
-    assert (contents(copy.store, without=("_staging/",)) if copy.exists() else None) == kept
+    assert held_by(copy) == kept
 
 
 @pytest.mark.parametrize("rows", [events(19, 3), events(12, 2), events(12, 4)], ids=["others", "less", "more"])
@@ -279,9 +274,7 @@ NESTED = pa.schema([*SCHEMA, pa.field("place", pa.struct([pa.field("x", pa.int64
 
 @pytest.mark.parametrize("null", [False, True])
 def test_a_hash_of_null_structs_proves_nothing(source: Served, copy: VersionedTable, tmp_path: Path, null: bool):
-    made = Served(tmp_path / "made", source.key)
-    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
-    made.append(SetDataSchema(encode_schema(NESTED)))
+    made = begun(tmp_path / "made", source.key, NESTED)
     places = pa.array([None if null else {"x": 1}, {"x": 2}], NESTED.field("place").type)
     rows = events(0, 2).append_column(NESTED.field("place"), places)
     add(made, rows, 0, 1, logical=logical_hash(events(0, 2)))
@@ -297,10 +290,8 @@ def test_a_hash_of_null_structs_proves_nothing(source: Served, copy: VersionedTa
 
 
 def test_records_of_columns_that_have_no_hash_are_listed_as_unchecked(source: Served, tmp_path: Path):
-    made = Served(tmp_path / "made", source.key)
-    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
     schema = pa.schema([*SCHEMA, pa.field("m", pa.map_(pa.string(), pa.int64()))])
-    made.append(SetDataSchema(encode_schema(schema)))
+    made = begun(tmp_path / "made", source.key, schema)
     rows = events(0, 1).append_column(schema.field("m"), pa.array([[("a", 1)]], schema.field("m").type))
     add(made, rows, 0, 0, logical=logical_hash(events(0, 1)))
     (report,) = verify(made.remote).datasets
@@ -329,10 +320,8 @@ def test_a_slice_that_is_said_to_be_larger_than_the_disk_is_not_begun(
 ):
     if shutil.disk_usage(source.folder).free >= 4 * 1024**4:
         pytest.skip("the disk is larger")
-    state = source.state
-    assert state is not None
     made = DataSlice(logical_hash(events(12, 1)), Multihash.sha3_256(b""), OffsetInterval(12, 12), size)
-    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+    source.append(AddData(prev_offset=source.last.last_offset, new_data=made, new_watermark=moment(9)))
     with pytest.raises(error, match=reason):
         pull(source.remote, copy)
     assert not copy.exists()
@@ -381,10 +370,10 @@ def test_a_source_that_was_taken_back_to_an_older_signed_head_is_told_from_one_t
     add_readings(source, 12)
     head = source.remote.head()
     pull(source.remote, copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     found = pull(open_remote(str(tmp_path / "older")), copy, require_signature=True)
     assert (found.blocks, found.ahead, found.signed) == (0, 1, head)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_a_head_that_moves_while_it_is_read_is_read_again(source: Served, copy: VersionedTable):
@@ -441,9 +430,7 @@ def test_a_place_that_cannot_be_read_does_not_hide_the_others(source: Served, co
 
 
 def test_a_block_of_a_later_version_is_named_and_nothing_is_pulled(source: Served, copy: VersionedTable):
-    state = source.state
-    assert state is not None
-    data = bytearray(encode_block(Block(moment(9), state.head, state.sequence_number + 1, SetInfo("new"))))
+    data = bytearray(encode_block(Block(moment(9), source.last.head, source.last.sequence_number + 1, SetInfo("new"))))
     data[data.index((2).to_bytes(4, "little") + (0x400000).to_bytes(8, "little"))] = 9
     name = block_hash(bytes(data))
     source.store(f"blocks/{name}", bytes(data))

@@ -526,11 +526,9 @@ FORGED: dict[str, tuple[Callable[[pa.Table], pa.Table], Callable[[AddData], AddD
 def test_slices_whose_file_has_the_hash_of_its_block_and_are_wrong_are_refused_by_both(
     source: Served, rows: Any, event: Any, reason: str
 ) -> None:
-    made, state = rows(events_of(ROWS, 12, 6)), source.state
-    assert state is not None
     read_dataset(source.folder)
-    added = event(AddData(prev_offset=state.last_offset, new_data=stored(source, made), new_watermark=moment(9)))
-    source.append(added)
+    data = stored(source, rows(events_of(ROWS, 12, 6)))
+    source.append(event(AddData(prev_offset=source.last.last_offset, new_data=data, new_watermark=moment(9))))
     refused_by_both(source.folder, reason)
 
 

@@ -78,18 +78,13 @@ from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings
 from support.smart_peers import Json, Peer, batch, packed, serving
 from support.static_server import answering
-from support.stores import contents
+from support.stores import held_by
 
 NAMES = st.sampled_from(
     ["Ok", "Err", "blocks", "object_files", "details", "begin_after", "transfer_plan", "num_blocks"]
 )
 JSON = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=3))
 PATIENT = HttpClient(attempts=2, timeout=60.0)
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> VersionedTable:
-    return Project.open("COPY", str(tmp_path / "copy")).table("readings")
 
 
 def dataset(address: str, **given: Any) -> SmartDataset:
@@ -168,14 +163,14 @@ def test_chains_that_have_grown_apart_are_reported_and_one_behind_its_copy_is_no
     other = fork(source, tmp_path / "fork")
     with serving(LocalStore(other.folder)) as running:
         pull(dataset(running.smart), copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     with serving(LocalStore(source.folder)) as running:
         behind = pull(dataset(running.smart), copy)
         assert (behind.blocks, behind.ahead) == (0, 1)
         add_readings(source, 12)
         with pytest.raises(CommitConflict, match=r"share the blocks up to f1620\w+ \(number 4\).*1 blocks.*copy 1"):
             pull(dataset(running.smart), copy)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_nothing_is_served_to_another_version_nor_to_a_page_of_a_browser_nor_without_a_handshake(source: Served):

@@ -31,6 +31,7 @@ from dagster_versioned.odf.blocks.events import AddData, DataSlice, OffsetInterv
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
+from dagster_versioned.odf.sharing.serve import server
 from dagster_versioned.odf.sharing.smart import push_server
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.push import push_smart
@@ -45,7 +46,7 @@ from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings
 from support.smart_peers import Json, Peer, Running, batch, serving
 from support.static_server import answering
-from support.stores import contents
+from support.stores import held_by
 
 TOKEN = "secret-1"
 PATIENT = HttpClient(attempts=2, timeout=60.0)
@@ -73,10 +74,6 @@ def receiving(shared: VersionedTable, **given: Any) -> Iterator[Running]:
 
 def dataset(address: str, token: str | None = TOKEN) -> SmartDataset:
     return open_smart(address, token=token, client=PATIENT)
-
-
-def state_of(table: VersionedTable) -> dict[str, str]:
-    return contents(table.store, without=("_staging/",))
 
 
 # --- pushed ----------------------------------------------------------------------------------------------------------
@@ -141,21 +138,12 @@ def test_what_is_pushed_by_who_has_no_token_is_refused(
 def test_neither_the_token_nor_where_files_are_sent_is_logged(
     own: VersionedTable, shared: VersionedTable, capfd: pytest.CaptureFixture[str]
 ):
-    with logging_server(shared) as address:
-        push_smart(own, dataset(address))
+    with server(shared.store, port=0, receiver=Receiver(shared, TOKEN)) as running:  # as it logs by itself
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        push_smart(own, dataset(f"odf+http://127.0.0.1:{running.server_address[1]}"))
     logged = capfd.readouterr().err
     assert "PUT /push/…/data/f1620" in logged
     assert TOKEN not in logged
-
-
-@contextmanager
-def logging_server(shared: VersionedTable) -> Iterator[str]:
-    """The server as it logs by itself."""
-    from dagster_versioned.odf.sharing.serve import server
-
-    with server(shared.store, port=0, receiver=Receiver(shared, TOKEN)) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"odf+http://127.0.0.1:{running.server_address[1]}"
 
 
 # --- two who push ----------------------------------------------------------------------------------------------------
@@ -240,13 +228,8 @@ class Client:
         return json.loads(self.socket.recv())
 
     def begin(self, head: str | None = None) -> Any:
-        plan = {
-            "num_blocks": 1,
-            "num_objects": 0,
-            "num_records": 0,
-            "bytes_in_raw_blocks": 1,
-            "bytes_in_raw_objects": 0,
-        }
+        none = dict.fromkeys(("num_objects", "num_records", "bytes_in_raw_objects"), 0)
+        plan = {"num_blocks": 1, "bytes_in_raw_blocks": 1, **none}
         asked = {"current_head": head, "transfer_plan": plan, "force_update_if_diverged": True}
         return self.ask({**asked, "visibility_for_created_dataset": "Private"})
 
@@ -395,19 +378,17 @@ def test_a_client_that_says_nothing_of_a_chain_that_has_grown_apart_is_refused(
     pull(source.remote, own)
     with receiving(shared) as running:
         push_smart(own, dataset(running.smart))
-        kept = state_of(shared)
+        kept = held_by(shared)
         client = Client(running, fork)
         assert client.begin(str(RemoteDataset(shared.store).head())) == {"Ok": {}}
         assert "The chains have grown apart" in client.send_blocks()
-    assert state_of(shared) == kept
+    assert held_by(shared) == kept
 
 
 def test_records_that_are_not_what_their_block_says_are_refused_after_all_was_sent(
     source: Served, shared: VersionedTable, tmp_path: Path
 ):
-    state = source.state
-    assert state is not None
-    path = sorted((source.folder / "data").iterdir())[0]
+    state, path = source.last, sorted((source.folder / "data").iterdir())[0]
     physical, size = Multihash.parse(path.name), path.stat().st_size
     again = DataSlice(Multihash.parse(FALSE), physical, OffsetInterval(12, 17), size)
     source.append(AddData(prev_offset=state.last_offset, new_data=again, new_watermark=state.watermark))
@@ -466,13 +447,10 @@ def uploads(status: int = 201, **headers: str) -> Iterator[tuple[str, dict[str, 
 
         def log_message(self, *arguments: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", taken
-    finally:
-        server.shutdown()
-        server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_address[1]}", taken
+        running.shutdown()
 
 
 class Server:
@@ -519,16 +497,15 @@ class Server:
 
 
 def test_a_server_with_kamus_messages_is_pushed_to(own: VersionedTable, tmp_path: Path):
-    (tmp_path / "empty").mkdir()
     with uploads() as (base, taken):
-        server = Server(base)
-        with Peer(tmp_path / "empty", say=server).running() as address:
+        told = Server(base)
+        with Peer(tmp_path, say=told).running() as address:
             done = push_smart(own, dataset(address))
     assert (done.before, done.blocks, done.files) == (None, 5, 2)
     assert sorted(map(Multihash.sha3_256, taken.values())) == sorted(
         Multihash.parse(info.key.removeprefix("data/")) for info in own.store.list("data/")
     )
-    begin, blocks, files, *_ = server.heard
+    begin, blocks, files, *_ = told.heard
     assert begin["current_head"] is None
     assert begin["visibility_for_created_dataset"] == "Private"
     assert (begin["transfer_plan"]["num_blocks"], begin["transfer_plan"]["num_records"]) == (5, 12)
@@ -559,10 +536,9 @@ def test_a_server_with_kamus_messages_is_pushed_to(own: VersionedTable, tmp_path
 def test_a_server_that_lies_or_refuses_is_named(
     own: VersionedTable, tmp_path: Path, lies: Any, error: type[VersionedError], reason: str
 ):
-    (tmp_path / "empty").mkdir()
     with (
         uploads() as (base, _),
-        Peer(tmp_path / "empty", say=Server(base, **lies)).running() as address,
+        Peer(tmp_path, say=Server(base, **lies)).running() as address,
         pytest.raises(error, match=reason) as caught,
     ):
         push_smart(own, dataset(address))
@@ -581,11 +557,10 @@ def test_a_server_that_lies_or_refuses_is_named(
 def test_files_are_sent_where_they_are_to_be_and_nowhere_else(
     own: VersionedTable, tmp_path: Path, status: int, error: type[VersionedError], reason: str
 ):
-    (tmp_path / "empty").mkdir()
     with (
         uploads() as (elsewhere, taken),
         uploads(status, Location=f"{elsewhere}/x") as (base, _),
-        Peer(tmp_path / "empty", say=Server(base)).running() as address,
+        Peer(tmp_path, say=Server(base)).running() as address,
         pytest.raises(error, match=reason),
     ):
         push_smart(own, dataset(address))
@@ -595,13 +570,12 @@ def test_files_are_sent_where_they_are_to_be_and_nowhere_else(
 def test_files_are_sent_to_no_address_of_this_network_for_a_server_elsewhere(
     own: VersionedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "empty").mkdir()
     outside_is_public(monkeypatch)
     resolving(monkeypatch, other=lambda n: [OUTSIDE if n % 2 else INSIDE])  # as it is looked up, and connected to
     asked: list[str] = []
     with (
         answering(lambda request: asked.append(request.path), INSIDE) as inside,
-        Peer(tmp_path / "empty", say=Server(inside.replace(INSIDE, "other.example"))).running() as address,
+        Peer(tmp_path, say=Server(inside.replace(INSIDE, "other.example"))).running() as address,
         pytest.raises(StorageError, match="an address of this machine or its network"),
     ):
         push_smart(own, open_smart(address, token=TOKEN, client=HttpClient(attempts=1)))

@@ -88,8 +88,8 @@ def slices(table: EventTable) -> list[Any]:
     events = table.events().drop_columns(["system_time"])
     found: list[Any] = []
     for _, block in table.blocks():
-        if isinstance(block.event, AddData) and block.event.new_data is not None:
-            interval = block.event.new_data.offset_interval
+        if isinstance(block.event, AddData) and block.new_data is not None:
+            interval = block.new_data.offset_interval
             part = events.slice(interval.start, interval.end + 1 - interval.start)
             found.append((interval, block.event.new_watermark, part.to_pylist()))
     return found

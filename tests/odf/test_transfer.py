@@ -36,7 +36,7 @@ from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.table import VersionedTable
 from support.s3_server import S3Server
 from support.static_server import Request, answering, static_server
-from support.stores import contents
+from support.stores import held_by
 
 KEY = SigningKey(bytes(range(32)))
 CITIES = EventHistory(merge=SnapshotMerge(primary_key=("id",)))
@@ -85,6 +85,12 @@ def copy(tmp_path: Path) -> VersionedTable:
     return Project.open("COPY", str(tmp_path / "copy")).table("cities")
 
 
+def fork_of(folder: Path) -> EventTable:
+    """The origin's dataset, which is to go on otherwise."""
+    shutil.copytree(folder / "origin", folder / "fork")
+    return Origin(folder / "fork").events
+
+
 def current(table: VersionedTable) -> list[dict[str, object]]:
     return EventTable(table).current().select(["id", "name"]).sort_by("id").to_pylist()
 
@@ -115,15 +121,13 @@ def test_served_by_pythons_own_server_pulled_extended_and_tampered_with(
         assert current(copy) == DUMPS[2].to_pylist()
         assert copy.verify().ok
 
-        kept = contents(copy.store, without=("_staging/",))
+        kept = held_by(copy)
         origin.events.write(DUMPS[0])
         newest = max((origin.folder / "data").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        data = bytearray(newest.read_bytes())
-        data[len(data) // 2] ^= 1
-        newest.write_bytes(data)
+        flipped(newest)
         with pytest.raises(IntegrityError, match=f"{newest.name} .* other bytes than its hash says"):
             pull(open_remote(url), copy)
-        assert contents(copy.store, without=("_staging/",)) == kept
+        assert held_by(copy) == kept
 
 
 # --- sources that lie ------------------------------------------------------------------------------------------------
@@ -149,21 +153,23 @@ def test_any_file_that_is_not_what_it_was_is_refused(
     origin: Origin, copy: VersionedTable, folder: str, harm: Callable[[Path], None]
 ):
     pull(origin.remote, copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     before = {path.name for path in (origin.folder / folder).iterdir()}
     origin.extend()
     files = {path.name: path for path in (origin.folder / folder).iterdir()}
     harm(files["head"] if folder == "refs" else next(path for name, path in files.items() if name not in before))
     with pytest.raises((IntegrityError, ObjectNotFound)):
         pull(origin.remote, copy)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
-def serving(folder: Path, lie: Callable[[Request, str], bool]) -> Callable[[Request], None]:
-    """Answers from a folder, but for what ``lie`` answers by itself."""
+def serving(folder: Path, place: str, lie: Callable[[Request], object]) -> Callable[[Request], None]:
+    """Answers from a folder, but for what is below a place (of the head: for that alone), of which it lies."""
 
     def respond(request: Request) -> None:
-        if not lie(request, request.path):
+        if request.path == place or (place != "/refs/head" and request.path.startswith(place)):
+            lie(request)
+        else:
             path = folder / request.path.lstrip("/")
             request.reply(200, path.read_bytes()) if path.is_file() else request.reply(404)
 
@@ -175,15 +181,9 @@ def patient(url: str) -> RemoteDataset:
 
 
 def test_blocks_that_go_in_a_circle_are_refused(origin: Origin, copy: VersionedTable):
-    head = (origin.folder / "refs/head").read_text()
-
-    def lie(request: Request, path: str) -> bool:
-        if path.startswith("/blocks/"):
-            request.reply(200, (origin.folder / "blocks" / head).read_bytes())
-            return True
-        return False
-
-    with answering(serving(origin.folder, lie)) as url, pytest.raises(ChainCorrupt, match="other bytes than its hash"):
+    head = (origin.folder / "blocks" / (origin.folder / "refs/head").read_text()).read_bytes()
+    lying = serving(origin.folder, "/blocks/", lambda request: request.reply(200, head))
+    with answering(lying) as url, pytest.raises(ChainCorrupt, match="other bytes than its hash"):
         pull(patient(url), copy)
     assert not copy.exists()
 
@@ -194,15 +194,13 @@ def test_a_source_that_serves_a_hundred_gigabytes_is_not_read_to_its_end(
 ):
     sent = 0
 
-    def lie(request: Request, path: str) -> bool:
+    def lie(request: Request) -> None:
         nonlocal sent
-        if not path.startswith(place) or (place == "/refs/head" and path != place):
-            return False
         request.reply(200, Content_Length=str(10**11))
         while True:
             sent += request.wfile.write(bytes(100_000))
 
-    with answering(serving(origin.folder, lie)) as url, pytest.raises(IntegrityError):
+    with answering(serving(origin.folder, place, lie)) as url, pytest.raises(IntegrityError):
         pull(patient(url), copy)
     assert sent < 100_000_000
     assert not copy.exists()
@@ -210,25 +208,18 @@ def test_a_source_that_serves_a_hundred_gigabytes_is_not_read_to_its_end(
 
 @pytest.mark.parametrize("place", ["/refs/head", "/blocks/", "/data/"])
 def test_a_source_that_redirects_to_a_local_file_is_refused(origin: Origin, copy: VersionedTable, place: str):
-    def lie(request: Request, path: str) -> bool:
-        if path.startswith(place):
-            request.reply(302, Location=(origin.folder / path.lstrip("/")).as_uri())
-            return True
-        return False
+    def lie(request: Request) -> None:
+        request.reply(302, Location=(origin.folder / request.path.lstrip("/")).as_uri())
 
-    with answering(serving(origin.folder, lie)) as url, pytest.raises(StorageError, match=r"leads from http to .file:"):
+    lying = serving(origin.folder, place, lie)
+    with answering(lying) as url, pytest.raises(StorageError, match=r"leads from http to .file:"):
         pull(patient(url), copy)
     assert not copy.exists()
 
 
 def test_an_answer_that_is_cut_short_again_and_again_is_refused(origin: Origin, copy: VersionedTable):
-    def lie(request: Request, path: str) -> bool:
-        if path.startswith("/data/"):
-            request.reply(200, b"PAR1", Content_Length="1000")
-            return True
-        return False
-
-    with answering(serving(origin.folder, lie)) as url, pytest.raises((StoreUnavailable, IntegrityError)):
+    lying = serving(origin.folder, "/data/", lambda request: request.reply(200, b"PAR1", Content_Length="1000"))
+    with answering(lying) as url, pytest.raises((StoreUnavailable, IntegrityError)):
         pull(patient(url), copy)
     assert not copy.exists()
 
@@ -242,10 +233,10 @@ def test_another_dataset_than_the_expected_one_is_refused(origin: Origin, copy: 
     assert pull(origin.remote, copy, dataset_id=KEY.dataset_id).blocks == 5
     other = Origin(tmp_path / "other", SigningKey.generate())
     other.extend()
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     with pytest.raises(CommitConflict, match="share no block"):
         pull(other.remote, copy)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_more_than_is_allowed_is_not_pulled(origin: Origin, copy: VersionedTable):
@@ -255,28 +246,27 @@ def test_more_than_is_allowed_is_not_pulled(origin: Origin, copy: VersionedTable
 
 
 def test_chains_that_grew_apart_are_reported_and_left_as_they_are(origin: Origin, copy: VersionedTable, tmp_path: Path):
-    shutil.copytree(tmp_path / "origin", tmp_path / "fork")
-    fork = EventTable(Project.open("SOURCE", str(tmp_path / "fork")).table("cities"), CITIES, key=KEY)
+    fork = fork_of(tmp_path)
     pull(origin.remote, copy)
     origin.extend()
     pull(origin.remote, copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     fork.write(DUMPS[0])
     fork.write(DUMPS[1])
     said = r"share the blocks up to f1620\w+ \(number 4\); then the source has 2 blocks and the copy 1 others"
     with pytest.raises(CommitConflict, match=said):
         pull(open_remote(fork.table.store.uri), copy)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_a_source_that_is_behind_its_copy_takes_nothing_from_it(origin: Origin, copy: VersionedTable, tmp_path: Path):
     shutil.copytree(origin.folder, tmp_path / "older")
     origin.extend()
     pull(origin.remote, copy)
-    kept = contents(copy.store, without=("_staging/",))
+    kept = held_by(copy)
     found = pull(open_remote(str(tmp_path / "older")), copy)
     assert (found.blocks, found.ahead) == (0, 1)
-    assert contents(copy.store, without=("_staging/",)) == kept
+    assert held_by(copy) == kept
 
 
 def test_a_table_of_rows_does_not_become_a_copy(origin: Origin, copy: VersionedTable):
@@ -387,8 +377,7 @@ def test_a_push_that_was_interrupted_shows_readers_the_old_head(origin: Origin, 
 
 def test_a_push_never_overwrites_what_grew_apart_or_what_somebody_else_pushed(origin: Origin, tmp_path: Path):
     shared = LocalStore(tmp_path / "shared")
-    shutil.copytree(tmp_path / "origin", tmp_path / "fork")
-    fork = EventTable(Project.open("SOURCE", str(tmp_path / "fork")).table("cities"), CITIES, key=KEY)
+    fork = fork_of(tmp_path)
     fork.write(DUMPS[0])
     push(fork.table, shared)
     origin.extend()

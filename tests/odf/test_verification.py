@@ -3,7 +3,7 @@
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from dagster_versioned.errors import IntegrityError, StoreUnavailable
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.blocks.events import (
-    AddData,
     ExecuteTransform,
     ExecuteTransformInput,
     SetInfo,
@@ -72,8 +71,7 @@ def test_a_graph_is_verified_up_to_its_root(graph: Graph) -> None:
     assert second.sources[0].startswith("computed by duckdb 1.")
     assert f"from readings = {graph.readings.dataset_id}: SELECT event_time" in second.sources[0]
     for dataset, served in zip(report.datasets, (graph.named, graph.hot, graph.readings), strict=True):
-        assert served.state is not None
-        assert dataset.signed == dataset.head == served.state.head
+        assert dataset.signed == dataset.head == served.last.head
         sizes = [path.stat().st_size for path in served.files() if path.parent.name in ("data", "blocks")]
         assert dataset.bytes == sum(sizes)
 
@@ -141,9 +139,8 @@ def slices(served: Served) -> list[tuple[Link, Path]]:
     """The blocks with data, the first one first, and their files."""
     found: list[tuple[Link, Path]] = []
     for link in iterate_blocks(served.remote, served.remote.head()):
-        event = link.block.event
-        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
-            found.append((link, served.folder / f"data/{event.new_data.physical_hash}"))
+        if (data := link.block.new_data) is not None:
+            found.append((link, served.folder / f"data/{data.physical_hash}"))
     return found[::-1]
 
 
@@ -212,8 +209,7 @@ def test_a_chain_that_was_cut_off_is_found_by_the_signature_and_by_what_was_made
 
 
 def test_a_chain_that_breaks_a_rule_is_found_at_the_block_that_does(graph: Graph) -> None:
-    state = graph.readings.state
-    assert state is not None
+    state = graph.readings.last
     block = Block(moment(1), state.head, state.sequence_number + 1, SetInfo("back in time"))
     name = block_hash(encode_block(block))
     graph.readings.store(f"blocks/{name}", encode_block(block))
@@ -262,12 +258,8 @@ def without(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if "add" not in line]
 
 
-def instead(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"add": {**line["add"], "path": "data/forged"}} if "add" in line else line for line in lines]
-
-
-def smaller(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"add": {**line["add"], "size": 1}} if "add" in line else line for line in lines]
+def with_add(**changed: Any) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    return lambda lines: [{"add": {**line["add"], **changed}} if "add" in line else line for line in lines]
 
 
 def other_columns(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -281,8 +273,8 @@ def other_columns(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ("commit", "change", "problems"),
     [
         (1, without, ["the log does not list it, so readers miss its events"]),
-        (1, instead, ["no block names it", "the log does not list it"]),
-        (1, smaller, ["the log does not list it whole"]),
+        (1, with_add(path="data/forged"), ["no block names it", "the log does not list it"]),
+        (1, with_add(size=1), ["the log does not list it whole"]),
         (0, other_columns, ["the log has other columns than the chain: place, station"]),
     ],
 )
@@ -354,35 +346,24 @@ def test_a_block_that_tells_the_truth_of_a_forged_file_is_found_by_reading_it(gr
     assert "its records have the logical hash" in finding.problem
 
 
-def test_a_run_over_records_that_the_input_does_not_have_is_found(graph: Graph) -> None:
+@pytest.mark.parametrize("offset", [99, 16], ids=["of no record", "before the block's last"])
+def test_a_run_that_took_other_records_than_the_block_that_it_took_ends_with_is_found(
+    graph: Graph, offset: int
+) -> None:
     link, _ = slices(graph.hot)[1]
 
-    def further(event: ExecuteTransform) -> ExecuteTransform:
+    def changed(event: ExecuteTransform) -> ExecuteTransform:
         (taken,) = event.query_inputs
-        return replace(event, query_inputs=(replace(taken, new_offset=99),))
+        return replace(event, query_inputs=(replace(taken, new_offset=offset),))
 
-    rewritten(graph.hot, link.block.sequence_number, further)
+    rewritten(graph.hot, link.block.sequence_number, changed)
     finding = only_finding(verify(graph.hot.remote, resolve=graph.resolve))[1]
     assert (finding.subject, finding.sequence_number) == ("input", link.block.sequence_number)
-    assert "up to offset 99" in finding.problem
-
-
-def test_a_run_that_left_out_records_of_the_block_that_it_took_is_found(graph: Graph) -> None:
-    link, _ = slices(graph.hot)[1]
-
-    def less(event: ExecuteTransform) -> ExecuteTransform:
-        (taken,) = event.query_inputs
-        return replace(event, query_inputs=(replace(taken, new_offset=taken.new_offset - 1),))
-
-    rewritten(graph.hot, link.block.sequence_number, less)
-    finding = only_finding(verify(graph.hot.remote, resolve=graph.resolve))[1]
-    assert (finding.subject, finding.sequence_number) == ("input", link.block.sequence_number)
-    assert "up to offset 16" in finding.problem
+    assert f"up to offset {offset}" in finding.problem
 
 
 def test_a_run_that_took_an_earlier_block_than_the_one_before_it_is_found(graph: Graph) -> None:
-    own, earlier = graph.hot.state, list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))[1]
-    assert own is not None
+    own, earlier = graph.hot.last, list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))[1]
     known = own.inputs[graph.readings.dataset_id]
     taken = ExecuteTransformInput(graph.readings.dataset_id, known.block_hash, earlier.name, known.offset, None)
     graph.hot.append(ExecuteTransform((taken,), None, own.last_offset, None, None, moment(99)))

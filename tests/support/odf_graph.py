@@ -72,6 +72,12 @@ class Served:
         return RemoteDataset(LocalStore(self.folder))
 
     @property
+    def last(self) -> ChainState:
+        """What the chain says by now."""
+        assert self.state is not None
+        return self.state
+
+    @property
     def dataset_id(self) -> DatasetId:
         return self.key.dataset_id
 

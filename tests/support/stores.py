@@ -4,6 +4,7 @@ import hashlib
 
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.tables.document import is_dropped
+from dagster_versioned.tables.table import VersionedTable
 
 
 def contents(store: ObjectStore, *, without: tuple[str, ...] = ()) -> dict[str, str]:
@@ -13,6 +14,11 @@ def contents(store: ObjectStore, *, without: tuple[str, ...] = ()) -> dict[str, 
         for info in store.list()
         if not any(part in info.key for part in without)
     }
+
+
+def held_by(table: VersionedTable) -> dict[str, str] | None:
+    """What a table has in its folder, but for what is staged; ``None`` before it is there."""
+    return contents(table.store, without=("_staging/",)) if table.exists() else None
 
 
 def left_of_environments(store: ObjectStore) -> list[str]:
