@@ -49,8 +49,7 @@ from dagster_versioned.odf.event_blocks import (
 from dagster_versioned.odf.event_slice import EventSlice, GivenRows, WriteDescription, append_events, stated_bounds
 from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import SIGNATURE_KEY, SigningKey
 from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS, chain_head

@@ -41,8 +41,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import SIGNATURE_KEY, HeadSignature, SigningKey
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.event_history import (
     AppendMerge,

@@ -35,8 +35,7 @@ from dagster_versioned.odf.blocks.events import (
     SetVocab,
 )
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import SIGNATURE_KEY, SigningKey
 from dagster_versioned.odf.sharing.finder import datasets_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.serve import server

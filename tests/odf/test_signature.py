@@ -8,8 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import HeadSignature
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import HeadSignature, SigningKey
 
 KEY = SigningKey(bytes(range(32)))
 HEAD = Multihash.sha3_256(b"a block")

@@ -22,8 +22,7 @@ from dagster_versioned.odf.blocks.events import DatasetKind, Seed, SetInfo, Time
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import SIGNATURE_KEY, SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.staged_pull import PULLED
 from dagster_versioned.odf.sharing.transfer import pull, push

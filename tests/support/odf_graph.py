@@ -40,8 +40,7 @@ from dagster_versioned.odf.blocks.validity import ChainState, InputPosition, val
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import SIGNATURE_KEY, SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.storage.local import LocalStore
 from support.odf_chains import SYSTEM, moment

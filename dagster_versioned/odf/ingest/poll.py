@@ -40,11 +40,11 @@ from dagster_versioned.odf.ingest.fetch import (
     FetchedFile,
     FetchOptions,
     Polling,
+    SourceFile,
     check_no_password,
     fetch,
 )
 from dagster_versioned.odf.ingest.read import read
-from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.odf.ingest.texts import rows_in_utc
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 from dagster_versioned.storage.temporary import TemporaryFolder

@@ -29,8 +29,7 @@ from dagster_versioned.odf.blocks.events import (
     ReadStepParquet,
 )
 from dagster_versioned.odf.ingest.columns import read_schema
-from dagster_versioned.odf.ingest.fetch import MAX_BYTES
-from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.odf.ingest.fetch import MAX_BYTES, SourceFile
 from dagster_versioned.odf.ingest.texts import TextFormats, rows_in_utc, typed_rows
 
 _BLOCK_BYTES = 8 * 1024**2

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.arrow_schema import fields_of
 from dagster_versioned.odf.ingest.columns import TEXT_OF
-from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.odf.ingest.fetch import SourceFile
 
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 _RFC3339 = "rfc3339"

@@ -14,7 +14,7 @@ from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput,
 from dagster_versioned.odf.blocks.block import MAX_BLOCK_SIZE, Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.events import AddData, ExecuteTransform
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
-from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, HeadSignature
+from dagster_versioned.odf.identity.signing_key import MAX_SIGNATURE_BYTES, HeadSignature
 from dagster_versioned.storage import Location, ObjectStore, open_store
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.transfer import MAX_PIECES, PIECE_BYTES

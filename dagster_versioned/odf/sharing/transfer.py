@@ -22,8 +22,7 @@ from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.event_slice import append_events, stated_bounds
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import HeadSignature
-from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.identity.signing_key import HeadSignature, SigningKey
 from dagster_versioned.odf.sharing.chains import Difference, Step, difference, steps_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
 from dagster_versioned.odf.sharing.staged_pull import Progress, StagedPull, copy_files, holds, pulled_slice

@@ -36,7 +36,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.blocks.validity import ChainState, validate
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
+from dagster_versioned.odf.identity.signing_key import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.odf.manifest import to_document
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile
 from dagster_versioned.odf.verification.files import Progress, check_files, check_log, files_in, finding_of

@@ -31,9 +31,8 @@ from dagster_versioned.odf.blocks.events import (
     SourceOrdering,
     SourceState,
 )
-from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, FetchOptions, fetch
+from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, FetchOptions, SourceFile, fetch
 from dagster_versioned.odf.ingest.poll import prepare
-from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage import public_network
 from dagster_versioned.storage.http import HttpClient
 from support.static_server import Request, answering, static_server

@@ -33,8 +33,8 @@ from dagster_versioned.odf.blocks.events import (
     ReadStepParquet,
 )
 from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.fetch import SourceFile
 from dagster_versioned.odf.ingest.read import read
-from dagster_versioned.odf.ingest.source_file import SourceFile
 
 TWO = ("id BIGINT NOT NULL", "name STRING")
 CSV = ReadStepCsv(ddl_schema=TWO, header=True)

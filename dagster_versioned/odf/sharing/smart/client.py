@@ -14,7 +14,7 @@ from threading import Lock
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound, StoreUnavailable
 from dagster_versioned.odf.blocks.block import decode_block
 from dagster_versioned.odf.identity.multihash import Multihash
-from dagster_versioned.odf.identity.signature import HeadSignature
+from dagster_versioned.odf.identity.signing_key import HeadSignature
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.sharing.repositories import SMART
 from dagster_versioned.odf.sharing.smart.channel import Channel, ChannelClosed, connect
