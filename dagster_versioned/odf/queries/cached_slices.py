@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.odf.blocks.block import Block
-from dagster_versioned.odf.blocks.events import DatasetKind, DataSlice, ExecuteTransform
+from dagster_versioned.odf.blocks.events import DatasetKind, ExecuteTransform
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.queries.transform import rebuilt_slice
@@ -51,8 +51,7 @@ def rebuild(table: VersionedTable, inputs: Inputs, session: "SparkSession") -> I
     `InvalidInput` for a dataset that no query computes, and what `rebuilt_slice` does.
     """
     _check(table, "rebuilt")
-    for block, data in _runs(table):
-        found = _cached(block, data)
+    for block, found in _runs(table):
         if not _is_there(table, found):
             with TemporaryFolder() as folder:
                 made = rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
@@ -75,8 +74,7 @@ def discard(
     """
     _check(table, "discarded")
     protected, kept, found = _protected(table), dict[str, str](), list[CachedSlice]()
-    for block, data in _runs(table):
-        made = _cached(block, data)
+    for block, made in _runs(table):
         if block.system_time.to_datetime() >= before or not _is_there(table, made):
             continue
         if made.key in protected:
@@ -87,9 +85,9 @@ def discard(
         found.append(made)
     if apply and found:
         protected = _protected(table)  # the runs may have taken long
-        kept.update((info.key, protected[info.key]) for info in found if info.key in protected)
-        found = [info for info in found if info.key not in kept]
-        table.store.delete([info.key for info in found])
+        kept |= {made.key: protected[made.key] for made in found if made.key in protected}
+        found = [made for made in found if made.key not in kept]
+        table.store.delete([made.key for made in found])
     return DiscardReport(tuple(found), kept)
 
 
@@ -106,14 +104,14 @@ def _check(table: VersionedTable, what: str) -> None:
         )
 
 
-def _runs(table: VersionedTable) -> list[tuple[Block, DataSlice]]:
+def _runs(table: VersionedTable) -> list[tuple[Block, CachedSlice]]:
     """The runs that appended data, the oldest first."""
     blocks = [block for _, block in EventTable(table).blocks() if isinstance(block.event, ExecuteTransform)]
-    return [(block, block.new_data) for block in reversed(blocks) if block.new_data is not None]
-
-
-def _cached(block: Block, data: DataSlice) -> CachedSlice:
-    return CachedSlice(block.sequence_number, f"{SLICES}{data.physical_hash}", data.size)
+    return [
+        (block, CachedSlice(block.sequence_number, f"{SLICES}{data.physical_hash}", data.size))
+        for block in reversed(blocks)
+        if (data := block.new_data) is not None
+    ]
 
 
 def _is_there(table: VersionedTable, found: CachedSlice) -> bool:

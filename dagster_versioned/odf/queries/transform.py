@@ -164,8 +164,7 @@ def derive(
     analysed = planned.analysed(session)
     compare = planned.compares
     schema = EventSchema.of(stored_columns(analysed), planned.columns, ground.schema)
-    needs_held = analysed.kind(compare=compare) is QueryKind.WHOLE and ground.next_offset > 0
-    held = output.current(as_type=frame_type()) if needs_held else None
+    held = output.current(as_type=frame_type()) if planned.looks_at_held(analysed) else None
     result = output.append(
         analysed.rows(schema.data.names, held, compare=compare),
         schema,
@@ -259,7 +258,7 @@ def _again(
         analysed, compare = recorded.analysed(session), recorded.compares
         schema = EventSchema.parse(table_columns(arrow, recorded.columns), recorded.columns)
         held = None
-        if analysed.kind(compare=compare) is QueryKind.WHOLE and own.next_offset > 0:
+        if recorded.looks_at_held(analysed):
             held = event_engine_for(frame_type()).current(_slices(dataset, own, session), schema, (), {})
         made = _written(analysed.rows(schema.data.names, held, compare=compare), schema, own, block, folder)
     data = None if made is None else made.data
@@ -321,6 +320,11 @@ class QueryRun:
             return True
         pairs = zip((input_.prev_block_hash for input_ in self.taken), self.inputs, strict=True)
         return any(at is not None and state_at(pair.dataset, at).schema != pair.state.schema for at, pair in pairs)
+
+    def looks_at_held(self, analysed: "Transform") -> bool:
+        """Whether what the query gives is compared with what the dataset holds already."""
+        holds = self.own is not None and self.own.next_offset > 0
+        return holds and analysed.kind(compare=self.compares) is QueryKind.WHOLE
 
     def analysed(self, session: "SparkSession") -> "Transform":
         """Its query, over what it sees. Raises `InvalidInput` for one that is refused, and `UnsupportedFeature`."""

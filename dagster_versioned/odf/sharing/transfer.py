@@ -121,9 +121,9 @@ def _pull(
             f"{remote.store.uri} serves the dataset {owner}, not {dataset_id}. Nothing was pulled. Check the address."
         )
     new = {step.head: step.sequence_number for _, step in steps}
-    own = _signature_of(copy, owner, at)
     if offered is not None:
         _check_signature(offered, remote, head, owner, new, at, copy)
+    own = _signature_of(copy, owner, at)
 
     def number(name: Multihash) -> int:
         return new[name] if name in new else copy.block(name)[1].sequence_number
