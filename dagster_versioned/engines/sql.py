@@ -6,7 +6,6 @@ to have one value in both dialects, or is rewritten to Spark's (in ANSI mode), i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.files.file_actions import no_rows
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
+from dagster_versioned.engines.expression import INTEGERS, Columns, ResolvedExpression, in_quotes
 from dagster_versioned.engines.nested_fields import renamed
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.process_state import PROCESS
@@ -30,62 +29,20 @@ _LOCKED = {
     "python_enable_replacements": "false",
 }
 
-INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
-
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def stored(side: str, column: str) -> str:
-    """What a column of a side is called in the tables that are evaluated."""
-    return f"{side}.{column}"
-
-
-def quoted(side: str, column: str) -> str:
-    """The same in SQL."""
-    return _in_quotes(stored(side, column))
-
-
-def _in_quotes(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedExpression:
-    """An expression for DuckDB over tables whose columns are called as `stored` says, and the columns it needs."""
-
-    text: str
-    sql: str
-    columns: frozenset[tuple[str, str]]
-
-    @property
-    def plain_column(self) -> tuple[str, str] | None:
-        """The side and the column, where the expression is nothing else."""
-        if len(self.columns) != 1:
-            return None
-        (column,) = self.columns
-        return column if self.sql == quoted(*column) else None
-
-    def of(self, side: str) -> frozenset[str]:
-        """The columns of one side."""
-        return frozenset(column for name, column in self.columns if name == side)
-
-
-class Names:
-    """The columns that expressions may use, of one table or of two sides: found without regard to case.
-
-    A name that several sides have needs its side's name before it. ``now`` is what `current_timestamp` says.
-    """
+class Names(Columns):
+    """The columns that expressions may use, and the expressions as DuckDB evaluates them."""
 
     def __init__(self, sides: Mapping[str, StructType], now: datetime | None = None) -> None:
-        self._sides = {side.casefold(): (side, schema) for side, schema in sides.items()}
-        self.now = now or datetime.now(UTC)
-        self.rows = no_rows(pa.schema([field for side, schema in sides.items() for field in _fields(schema, side)]))
+        super().__init__(sides, now or datetime.now(UTC))
 
     def resolve(self, text: str) -> ResolvedExpression:
         """Parse, check and translate one expression. Raises `InvalidInput` naming the expression and the reason."""
         from dagster_versioned.engines.sql_translation import Translation, parse_expression
 
-        return Translation(text, self).of(parse_expression(text))
+        return Translation(text, self, self.described).of(parse_expression(text))
 
     def condition(self, text: str) -> ResolvedExpression:
         """`resolve`, for a text whose value is true, false or null. Raises `InvalidInput` for any other as well."""
@@ -106,33 +63,11 @@ class Names:
 
         found: list[tuple[str, str]] = []
         for operands in equated(parse_expression(text)):
-            plain = [Translation(text, self).of(operand).plain_column for operand in operands]
+            plain = [Translation(text, self, self.described).of(operand).plain_column for operand in operands]
             columns = dict(column for column in plain if column is not None)
             if columns.keys() == {one, other}:
                 found.append((columns[one], columns[other]))
         return found
-
-    def column(self, name: str, side: str | None = None) -> tuple[str, str]:
-        """The side and the column that a name, alone or behind its side's, means. Raises `InvalidInput`."""
-        return self.find([name] if side is None else [side, name], name)[:2]
-
-    def find(self, parts: list[str], text: str) -> tuple[str, str, list[str]]:
-        """The side, the column, and the fields of structs below it. Raises `InvalidInput`."""
-        named, known = self._sides.get(parts[0].casefold(), ("", StructType([])))
-        if len(parts) > 1 and (column := _column(known, parts[1])) is not None:
-            return named, column, parts[2:]
-        found = [
-            (side, column, parts[1:])
-            for side, schema in self._sides.values()
-            if (column := _column(schema, parts[0])) is not None
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            sides = " and ".join(side for side, _, _ in found)
-            raise refused(text, f"{parts[0]!r} is a column of {sides}: write {found[0][0]}.{parts[0]}")
-        columns = [name for _, schema in self._sides.values() for name in schema.names]
-        raise refused(text, f"there is no column {'.'.join(parts)!r} (there are: {', '.join(columns):.500})")
 
     def described(self, sql: str) -> str:
         """DuckDB's type of what is in its dialect. Raises its errors."""
@@ -141,16 +76,6 @@ class Names:
             if source:
                 cursor.register("nothing", self.rows)
             return str(cursor.execute(f"DESCRIBE SELECT {sql}{source}").fetchall()[0][1])
-
-
-def _column(schema: StructType, name: str) -> str | None:
-    folded = name.casefold()
-    return next((known for known in schema.names if known.casefold() == folded), None)
-
-
-def refused(text: str, reason: str) -> InvalidInput:
-    """The error for an expression that is not evaluated."""
-    return InvalidInput(f"The expression {text!r:.300} cannot be used: {reason}. Nothing was written.")
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -218,10 +143,6 @@ def pairs(target: pa.Table, source: pa.Table, condition: ResolvedExpression, col
             return arrow_rows(cursor.execute(f"SELECT {chosen} FROM target JOIN source ON ({condition.sql})"))
         except duckdb.Error as error:
             raise _unevaluated(repr(condition.text), error) from error
-
-
-def _fields(schema: StructType, side: str) -> "list[pa.Field[Any]]":
-    return [pa.field(stored(side, field.name), type_to_arrow(field.type)) for field in schema.all_nullable().fields]
 
 
 def _assigned(cursor: "DuckDBPyConnection", expression: ResolvedExpression, wanted: DataType | None) -> str:
@@ -303,10 +224,10 @@ def register(connection: "DuckDBPyConnection", name: str, rows: pa.Table) -> Non
         return
     given = f"{name}, as Arrow has it"
     connection.register(given, rows)
-    columns = map(_in_quotes, floats)
+    columns = map(in_quotes, floats)
     computed = ", ".join(f"CASE WHEN {column} IS NOT NULL THEN {column} END AS {column}" for column in columns)
-    query = f"SELECT * REPLACE ({computed}) FROM {_in_quotes(given)}"
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW {_in_quotes(name)} AS {query}")
+    query = f"SELECT * REPLACE ({computed}) FROM {in_quotes(given)}"
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW {in_quotes(name)} AS {query}")
 
 
 def _holds_floats(data_type: Any) -> bool:

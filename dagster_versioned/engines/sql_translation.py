@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.expressions.core import Expr
 
-from dagster_versioned.engines.sql import INTEGERS, Names, ResolvedExpression, refused, stored
+from dagster_versioned.engines.expression import INTEGERS, Columns, ResolvedExpression, refused, stored
 from dagster_versioned.engines.sql_functions import DAYS, UNITS, rewritings, whole_numbers
 from dagster_versioned.errors import InvalidInput
 
@@ -196,9 +196,10 @@ def _error(text: str) -> Expr:
 class Translation:
     """One expression in DuckDB's dialect, with the meaning that it has in Spark's."""
 
-    def __init__(self, text: str, names: Names) -> None:
+    def __init__(self, text: str, names: Columns, described: Callable[[str], str]) -> None:
         self._text = text
         self._names = names
+        self._described = described
         self._used: set[tuple[str, str]] = set()
 
     def of(self, tree: Expr) -> ResolvedExpression:
@@ -361,6 +362,6 @@ class Translation:
     def _type_of(self, tree: Expr) -> str:
         """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
         try:
-            return self._names.described(tree.sql("duckdb"))
+            return self._described(tree.sql("duckdb"))
         except duckdb.Error:
             return ""

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.engines.sql import Names, evaluate, is_true, pairs, stored
+from dagster_versioned.engines.expression import stored
+from dagster_versioned.engines.sql import Names, evaluate, is_true, pairs
 from dagster_versioned.errors import InvalidInput
 from support.delta_writes import schema
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
-from dagster_versioned.engines.sql import Names, evaluate, stored
+from dagster_versioned.engines.expression import stored
+from dagster_versioned.engines.sql import Names, evaluate
 from dagster_versioned.errors import InvalidInput
 from support.delta_writes import schema
 

@@ -12,7 +12,8 @@ from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.delta_tables.arrow.rules import RowRules, nullable_type, nulls
 from dagster_versioned.delta_tables.dml import TARGET, is_default
-from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, stored, table_of
+from dagster_versioned.engines.expression import stored
+from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, table_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ from dagster_versioned.delta_tables.dml import (
     refuse_twice_met,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
+from dagster_versioned.engines.expression import stored
 from dagster_versioned.engines.frames import in_memory, stream
-from dagster_versioned.engines.sql import Names, ResolvedExpression, is_true, pairs, stored, table_of
+from dagster_versioned.engines.sql import Names, ResolvedExpression, is_true, pairs, table_of
 
 JOIN_ROWS = 16_000_000
 """Rows of the table that are joined at once."""

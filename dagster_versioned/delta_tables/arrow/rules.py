@@ -29,9 +29,10 @@ from dagster_versioned.delta_tables.dml import (
     refuse_identity,
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
+from dagster_versioned.engines.expression import quoted, stored
 from dagster_versioned.engines.frames import WRITABLE, family_of, in_memory, stream
 from dagster_versioned.engines.nested_fields import renamed
-from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, is_true, quoted, stored, table_of
+from dagster_versioned.engines.sql import Names, ResolvedExpression, evaluate, is_true, table_of
 from dagster_versioned.errors import UnsupportedFrame
 
 

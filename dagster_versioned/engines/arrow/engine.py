@@ -13,6 +13,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
+from dagster_versioned.engines.expression import stored
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, to_table, unreadable
 from dagster_versioned.engines.parquet_part import BatchQueue, PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import (
@@ -27,7 +28,7 @@ from dagster_versioned.engines.parts import (
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import total_size
 from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.engines.sql import Names, is_true, stored, table_of
+from dagster_versioned.engines.sql import Names, is_true, table_of
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import RowMatch, Upsert
 from dagster_versioned.identity.digest import BagDigest, Sums
