@@ -105,7 +105,7 @@ class WriteJob:
         """
         from dagster_versioned.delta.schema.types import parse_schema
         from dagster_versioned.delta_tables.commands.command import Provenance
-        from dagster_versioned.delta_tables.write import write_rows
+        from dagster_versioned.delta_tables.commands.writing import write_rows
 
         engine = _StagedRows(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
