@@ -226,7 +226,8 @@ class ParkedDraft:
             raw.optional_text("by"),
             published,
         )
-        if any(datetime.fromisoformat(time).tzinfo is None for time in (draft.parked_at, draft.closed_at) if time):
+        times = (draft.parked_at, draft.closed_at or draft.parked_at)
+        if any(datetime.fromisoformat(time).tzinfo is None for time in times):
             raise ValueError("its time has no zone")
         if not all(map(_SHA.fullmatch, published.values())) or len(set(draft.partitions)) < len(versions):
             raise ValueError("a version has no SHA, or is there twice")
