@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.cli.comment import comment, escaped, some
-from dagster_versioned.cli.documents import cell
+from dagster_versioned.cli.documents import cell, members
 from dagster_versioned.cli.terminal import Table, counted, minute
 
 if TYPE_CHECKING:
@@ -27,35 +27,30 @@ STATISTICS = ("table", "column", "statistic", "before", "after")
 
 def difference_document(difference: "Difference", *, values: bool) -> dict[str, Any]:
     """One difference, for JSON; with ``values``, exact means, and least and greatest values."""
+    diff = difference.diff
+    statistics = {
+        name: {
+            "before": _statistics_document(sides[0], sides, values),
+            "after": _statistics_document(sides[1], sides, values),
+        }
+        for name, sides in difference.statistics.items()
+    }
     return {
-        "table": str(difference.table),
-        "partition": difference.partition,
-        "before": difference.before and difference.before.metadata_sha,
-        "after": difference.after and difference.after.metadata_sha,
+        **members(difference, "table", "partition", "before=before.metadata_sha", "after=after.metadata_sha"),
         "rows_before": _nrow(difference.before),
         "rows_after": _nrow(difference.after),
-        "same_data": difference.diff.same_data if difference.diff is not None else False,
+        "same_data": diff is not None and diff.same_data,
         "columns": [
-            {"name": column.name, "before": column.before, "after": column.after}
-            for column in (difference.diff.columns if difference.diff is not None else ())
+            members(column, "name", "before", "after") for column in (diff.columns if diff is not None else ())
         ],
-        "nulls": {name: list(counts) for name, counts in difference.nulls.items()},
-        "rows": None if difference.rows is None else dict(difference.rows),
-        "unread": difference.unread,
-        "statistics": {
-            name: dict(
-                zip(("before", "after"), (_statistics_document(side, sides, values) for side in sides), strict=True)
-            )
-            for name, sides in difference.statistics.items()
-        },
+        **members(difference, "nulls", "rows", "unread"),
+        "statistics": statistics,
     }
 
 
 def _statistics_document(side: "ColumnStatistics", sides: "Sides", values: bool) -> dict[str, Any]:
     return {
-        "nulls": side.nulls,
-        "nans": side.nans,
-        "values": side.values,
+        **members(side, "nulls", "nans", "values"),
         "mean": cell(_mean(side, sides, values)),
         **({"minimum": cell(side.minimum), "maximum": cell(side.maximum)} if values else {}),
     }

@@ -1,5 +1,6 @@
 """A project to look at, and the command line that looks at it."""
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,21 @@ __all__ = ["git_identity"]
 def no_settings_from_outside(monkeypatch):
     for name in ("PROJECT", "LOCATION", "AUTHOR", "ENVIRONMENT", "GOVERNANCE", "REGISTRY", "CLONE", "ROLE", "MIRROR"):
         monkeypatch.delenv(f"DAGSTER_VERSIONED_{name}", raising=False)
+
+
+@pytest.fixture
+def code_folder(tmp_path, monkeypatch):
+    """A working directory for modules, which are forgotten afterwards."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("DAGSTER_VERSIONED_ENVIRONMENT", "")  # so that what a verb sets is taken back
+    for name in ("DAGSTER_HOME", "DAGSTER_VERSIONED_MODULE"):
+        monkeypatch.delenv(name, raising=False)
+    yield folder
+    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
 
 
 @pytest.fixture

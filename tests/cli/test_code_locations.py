@@ -37,32 +37,21 @@ BROKEN = "raise RuntimeError('this was loaded')\n"
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, code_folder):
     """Writes files, into a folder that is the working directory."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("DAGSTER_VERSIONED_ENVIRONMENT", "")  # so that what the verb sets is taken back
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    monkeypatch.delenv("DAGSTER_VERSIONED_MODULE", raising=False)
-    before = set(sys.modules)
 
     def write(files=()):
         """Modules by their paths, without the ending."""
         for name, text in dict(files).items():
-            path = folder / f"{name}.py"
+            path = code_folder / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return folder
+        return code_folder
 
     write.location = str(tmp_path / "store")
     write.resources = RESOURCES.format(location=write.location)
     write.defs = lambda name: write.resources + ASSET.format(name=name) + DEFS.format(name=name)
-    yield write
-    for name in set(sys.modules) - before:
-        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return write
 
 
 def dg_project(place, folder, name, source="src", config="pyproject.toml"):

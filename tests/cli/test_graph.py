@@ -30,17 +30,11 @@ faces = Feature("faces", ["video_id"], [Field("faces", "1", [FieldDep(crop, ["fr
 
 
 @pytest.fixture
-def features(tmp_path, monkeypatch):
+def features(code_folder):
     """Writes the modules ``first`` and ``second`` into the working directory."""
-    folder = tmp_path / "code"
-    folder.mkdir()
     for name, audio in (("first", "1"), ("second", "2")):
-        (folder / f"{name}.py").write_text(FEATURES.replace("{audio}", audio))
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield folder
-    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
+        (code_folder / f"{name}.py").write_text(FEATURES.replace("{audio}", audio))
+    return code_folder
 
 
 @pytest.fixture

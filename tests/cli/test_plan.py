@@ -1,7 +1,5 @@
 """``dagster-versioned plan``: what would run of a module, and why, before anything runs."""
 
-import sys
-
 import pyarrow as pa
 import pytest
 
@@ -42,22 +40,14 @@ VARIABLE = 'dg.EnvVar("DAGSTER_VERSIONED_ENVIRONMENT")'
 
 
 @pytest.fixture
-def code(tmp_path, monkeypatch):
+def code(tmp_path, code_folder):
     """Writes modules into the working directory."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("DAGSTER_VERSIONED_ENVIRONMENT", "")  # so that what the verb sets is taken back
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
 
     def write(name, text=PIPELINE, code="1", environment=VARIABLE):
         values = {"code": code, "location": str(tmp_path / "store"), "environment": environment}
-        (folder / f"{name}.py").write_text(text.format(**values) if text is PIPELINE else text)
+        (code_folder / f"{name}.py").write_text(text.format(**values) if text is PIPELINE else text)
 
-    yield write
-    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
-        del sys.modules[name]
+    return write
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ import typer
 
 from dagster_versioned import errors
 from dagster_versioned.cli.app import GROUPS, app
+from dagster_versioned.cli.documents import members
 from dagster_versioned.cli.failures import ExitCode, exit_code
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.terminal import plain
@@ -202,6 +204,15 @@ def test_json_is_json_whatever_the_store_holds(cli, project):
     assert outcome.out.isascii()
     assert outcome.json["rows"] == [{"text": HOSTILE}]
     assert cli.json("history", "t")["versions"][0]["message"] == HOSTILE
+
+
+def test_a_document_names_the_members_that_it_shows():
+    inner = SimpleNamespace(sha="a3f8c1")
+    report = SimpleNamespace(table="flights", before=None, after=inner)
+    shown = members(report, "table", "name=table", "before=before.sha", "after=after.sha")
+    assert list(shown.items()) == [("table", "flights"), ("name", "flights"), ("before", None), ("after", "a3f8c1")]
+    assert members(Session(project="NYC")) == vars(Session(project="NYC"))
+    assert members(None, "rows=nrow") == {"rows": None}
 
 
 def test_a_warning_of_the_package_is_a_line_and_no_traceback(cli, flights, monkeypatch):

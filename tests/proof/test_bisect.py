@@ -1,18 +1,11 @@
 """The first version that fails is found between one that passes and one that fails, by reading few."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.proof.bisect import bisect, every_row, first_other_rows
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.open("SHOP", str(tmp_path / "shop"))
 
 
 def written(project: Project, values: list[int]) -> None:

@@ -15,11 +15,6 @@ from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.table import VersionedTable
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.open("SHOP", str(tmp_path / "shop"))
-
-
 def build(project: Project, name: str, value: int, *parents: str | VersionedTable, partition: str | None = None) -> str:
     """Write a table of one row from the heads of others; returns the version's SHA."""
     tables = [project.table(each) if isinstance(each, str) else each for each in parents]

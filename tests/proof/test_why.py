@@ -15,11 +15,6 @@ from dagster_versioned.tables.code_details import CodeDetails
 from support.crashes import foreign
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project.open("SHOP", str(tmp_path / "shop"))
-
-
 class Graph:
     """A project of sources and of what is built from them, whose rows follow from rows, code and config."""
 
