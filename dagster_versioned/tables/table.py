@@ -624,11 +624,8 @@ class VersionedTable:
         self._require("purge", dry_run=dry_run)
         chosen = [self.version(version) for version in versions]
         self._former_files(timedelta(0))  # refuses where bytes would have to stay
-        same = {v.metadata_sha for v in chosen if v.raw is not None}
-        at = {(v.log_version, v.partition) for v in chosen}
-        history = self._known().history
         plan = self.operations.collector().plan_purge(
-            [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at],
+            chosen,
             by or self.project.author,
             why,
             keep_shared=keep_shared,

@@ -282,7 +282,7 @@ class Collector:
         keep_shared: bool,
         former: Callable[[], Sequence[ObjectInfo]],
     ) -> CollectionPlan:
-        """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
+        """Delete the bytes of these versions, wherever they are in the history, now, and record the gap.
 
         Raises `InvalidInput` where a version that stays needs the same bytes (``keep_shared``: then they stay), an
         environment has a copy of them, or one is pinned or a head. Versions that are gone already lose what an earlier
@@ -290,6 +290,8 @@ class Collector:
         hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
+        shas = {version.metadata_sha for version in versions if version.raw is not None}
+        wanted |= {(v.log_version, v.partition) for v in self.state().history.versions if v.metadata_sha in shas}
         if (copy := next(self.protectors.copies(self._erased(wanted).keys()), None)) is not None:
             name = copy.split("/")[2]
             raise InvalidInput(
@@ -539,12 +541,7 @@ class Collector:
     def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> Marked:
         staying = [version for version in chosen if version.gone is None]
         self.refuse_protected(staying)
-        heads = set(state.history.heads.values())
-        if head := next((version for version in staying if version in heads), None):
-            raise InvalidInput(
-                f"Version {head.short} is the head, so purging it would leave a table that cannot be read. "
-                "Nothing was deleted. Write a version without the data first."
-            )
+        _refuse_heads(state, staying)
         claims, history, leaving = self._claims(state), state.history.versions, set(staying)
         others = [version for version in history if version.gone is None and version not in leaving]
         wanted, kept = claims.of(staying), claims.of(others)
@@ -601,6 +598,16 @@ class Collector:
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
+
+
+def _refuse_heads(state: TableState, staying: Iterable[Version]) -> None:
+    heads = set(state.history.heads.values())
+    for version in staying:
+        if version in heads:
+            raise InvalidInput(
+                f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
+                "Nothing was deleted. Write a version without the data first."
+            )
 
 
 def _shared(claims: Claims, others: Sequence[Version], wanted: Set[str]) -> InvalidInput:
