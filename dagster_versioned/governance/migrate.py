@@ -156,11 +156,7 @@ def migrate(
 
 
 def abort(
-    registry: Registry,
-    mirror: GovernanceStore,
-    project: str,
-    *,
-    open_store: OpenStore = opening.open_store,
+    registry: Registry, mirror: GovernanceStore, project: str, *, open_store: OpenStore = opening.open_store
 ) -> AbortReport:
     """Call off a migration that has not switched: the old place takes writes again, the new one is emptied.
 

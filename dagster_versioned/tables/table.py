@@ -51,12 +51,7 @@ from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, r
 from dagster_versioned.tables.write.kept import KeptVersion, keep, stand
 from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.revert import Reversion
-from dagster_versioned.tables.write.stage import (
-    check_partitions,
-    describe,
-    stage,
-    staging_folder,
-)
+from dagster_versioned.tables.write.stage import check_partitions, describe, stage, staging_folder
 from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 if TYPE_CHECKING:
