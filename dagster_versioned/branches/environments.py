@@ -22,11 +22,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import drop_document, read_document
 from dagster_versioned.tables.documents.head import Head
 from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork, ForkedTable
-from dagster_versioned.tables.environment.registry import (
-    FILES,
-    key_of,
-    read_environment,
-)
+from dagster_versioned.tables.environment.registry import FILES, key_of, read_environment
 from dagster_versioned.tables.preconditions import require
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.partitioning import Partitioning
+    from dagster_versioned.tables.repartition import Same
     from dagster_versioned.tables.write.drop import DropReport
-    from dagster_versioned.tables.write.repartition import Same
 
 command = Commands("Reshape")
 _DRY = "Nothing was changed: this is a dry run. Do it with --apply."

@@ -82,10 +82,7 @@ def read_cached(
     return opened.read_files(files, as_type)
 
 
-_OURS: Mapping[str, Method] = {
-    "dagster_versioned.read": read_directly,
-    "dagster_versioned.read_cached": read_cached,
-}
+_OURS: Mapping[str, Method] = {"dagster_versioned.read": read_directly, "dagster_versioned.read_cached": read_cached}
 _UNGOVERNED = DEFAULT_DISPATCH.methods[LANGUAGE]
 
 

@@ -151,16 +151,12 @@ def migrate(
     if delete_source:
         registry.check_nobody_else(project, pending.source)
     both: Verify = "content" if "content" in (pending.verify, verify) else "structural"
-    move = _Move(registry, mirror, project, pending, open_store, progress or _nobody, threads, both)
+    move = _Move(registry, mirror, project, pending, open_store, both, progress or _nobody, threads)
     return move.preview(documents) if dry_run else move.apply(documents, delete_source=delete_source)
 
 
 def abort(
-    registry: Registry,
-    mirror: GovernanceStore,
-    project: str,
-    *,
-    open_store: OpenStore = opening.open_store,
+    registry: Registry, mirror: GovernanceStore, project: str, *, open_store: OpenStore = opening.open_store
 ) -> AbortReport:
     """Call off a migration that has not switched: the old place takes writes again, the new one is emptied.
 
@@ -173,49 +169,43 @@ def abort(
     if pending is None:
         raise _nothing_to_abort(mirror, project, documents, open_store)
     mirror.call_off(project, pending.id)
-    move = _Move(registry, mirror, project, pending, open_store, _nobody, THREADS, pending.verify)
+    move = _Move(registry, mirror, project, pending, open_store, pending.verify, _nobody, THREADS)
     deleted = move.undo()
     registry.abort_migration(project, pending.id)
     mirror.publish(registry, [project])
     return AbortReport(pending.id, project, pending.source, pending.target, deleted)
 
 
+@dataclass
 class _Move:
     """One migration, as one run of it sees it."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        mirror: GovernanceStore,
-        name: str,
-        pending: PendingMigration,
-        open_store: OpenStore,
-        progress: Progress,
-        threads: int,
-        verify: Verify,
-    ) -> None:
-        self._registry = registry
-        self._mirror = mirror
-        self._name = name
-        self._pending = pending
-        self._tell = progress
-        self._threads = threads
-        self._verify_as: Verify = verify
-        self._source = Project(name, open_store(pending.source), author=pending.actor)
-        self._target = Project(name, open_store(pending.target), author=pending.actor)
-        self._transfer = Transfer(self._source.data, self._target.data, threads=threads)
-        self._copied_objects = self._copied_bytes = 0
-        self._asked = time.monotonic()
+    registry: Registry
+    mirror: GovernanceStore
+    name: str
+    pending: PendingMigration
+    open_store: OpenStore
+    verify: Verify
+    tell: Progress
+    threads: int
+    copied_objects: int = 0
+    copied_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.source = Project(self.name, self.open_store(self.pending.source), author=self.pending.actor)
+        self.target = Project(self.name, self.open_store(self.pending.target), author=self.pending.actor)
+        self.transfer = Transfer(self.source.data, self.target.data, threads=self.threads)
+        self.asked = time.monotonic()
 
     def preview(self, documents: ProjectDocuments) -> MigrationReport:
         """What there is to move, after every check that changes nothing."""
         if not self._has_switched(documents):
             self._check_target(documents)
             if documents.pending is None:
-                self._registry.rehearsal().prepare_migration(self._name, self._pending)
+                self.registry.rehearsal().prepare_migration(self.name, self.pending)
         found = self._belonging()
-        counted = (len(self._source.tables()), len(found), sum(info.size for info in found))
-        return MigrationReport(None, self._name, self._pending.source, self._pending.target, True, *counted)
+        counted = (len(self.source.tables()), len(found), sum(info.size for info in found))
+        return MigrationReport(None, self.name, self.pending.source, self.pending.target, True, *counted)
 
     def apply(self, documents: ProjectDocuments, *, delete_source: bool) -> MigrationReport:
         """All steps that are not done yet."""
@@ -228,29 +218,29 @@ class _Move:
         deleted = self._delete_source() if delete_source else 0
         return MigrationReport(
             id=event.id,
-            project=self._name,
-            source=self._pending.source,
-            target=self._pending.target,
+            project=self.name,
+            source=self.pending.source,
+            target=self.pending.target,
             dry_run=False,
-            tables=len(self._target.tables()),
+            tables=len(self.target.tables()),
             objects=event.objects_copied or 0,
             bytes=event.bytes_copied or 0,
-            copied_objects=self._copied_objects,
-            copied_bytes=self._copied_bytes,
+            copied_objects=self.copied_objects,
+            copied_bytes=self.copied_bytes,
             verified=event.verified,
             deleted_objects=deleted,
         )
 
     def undo(self) -> int:
         """Lift the fence and empty the target; may be repeated. Returns how many objects were deleted."""
-        lift_fence(self._source, self._pending.id)
-        mark = read_mark(self._target.data)
-        if mark is None or mark.id != self._pending.id:
+        lift_fence(self.source, self.pending.id)
+        mark = read_mark(self.target.data)
+        if mark is None or mark.id != self.pending.id:
             # The mark is the first to come and the last to go, so nothing else of this migration is here.
-            self._target.data.delete([info.key for info in self._target.data.list(_PROBE)])
+            self.target.data.delete([info.key for info in self.target.data.list(_PROBE)])
             return 0
-        deleted = clear(self._target.data, keep=[MARK_KEY])
-        clear_mark(self._target.data, self._pending.id)
+        deleted = clear(self.target.data, keep=[MARK_KEY])
+        clear_mark(self.target.data, self.pending.id)
         return deleted
 
     # ---- 1. prepare
@@ -259,36 +249,36 @@ class _Move:
         self._check_target(documents)
         self._probe()
         last = documents.history.events[-1]
-        clear_mark(self._source.data, last.id)  # of the migration that arrived here, if it died before it did that
-        self._registry.prepare_migration(self._name, self._pending)
-        self._mirror.publish(self._registry, [self._name])
-        put_mark(self._target.data, self._mark("arriving"))
+        clear_mark(self.source.data, last.id)  # of the migration that arrived here, if it died before it did that
+        self.registry.prepare_migration(self.name, self.pending)
+        self.mirror.publish(self.registry, [self.name])
+        put_mark(self.target.data, self._mark("arriving"))
 
     def _check_target(self, documents: ProjectDocuments) -> None:
         """Refuse a place where anything is but this very migration, or the fence from when the project left it."""
-        check_apart(self._pending.source, self._pending.target)
-        refuse_environments(self._source.store)
-        mark = read_mark(self._target.data)
-        if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
+        check_apart(self.pending.source, self.pending.target)
+        refuse_environments(self.source.store)
+        mark = read_mark(self.target.data)
+        if mark is not None and mark.id == self.pending.id and mark.state == "arriving":
             return
-        is_signpost = mark is not None and mark.state == "leaving" and left_at(documents.ref, self._pending.target)
+        is_signpost = mark is not None and mark.state == "leaving" and left_at(documents.ref, self.pending.target)
         if (found := self._strange(is_signpost=bool(is_signpost))) is not None:
             raise InvalidInput(
-                f"{self._pending.target.uri} is not empty: there is {found!r}, for one. Nothing was changed. Name an "
+                f"{self.pending.target.uri} is not empty: there is {found!r}, for one. Nothing was changed. Name an "
                 "empty place, or empty this one if nobody needs what is there."
             )
 
     def _strange(self, *, is_signpost: bool) -> str | None:
         """What lies at the target and is not what a project that left it has (``is_signpost``: this one did)."""
-        own = {info.key for info in objects(self._target.data) if not is_dropped(info)}
+        own = {info.key for info in objects(self.target.data) if not is_dropped(info)}
         signs = fence_of(own) if is_signpost else set[str]()
-        others = (info for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
+        others = (info for info in self.target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
         beside = (info.key for info in others if not is_dropped(info))  # an environment that was dropped here
         return next(iter(sorted(key for key in own - signs if not key.startswith(_PROBE))), None) or next(beside, None)
 
     def _probe(self) -> None:
         """Try what the target must be able to do, before anything is recorded. Raises `AccessDenied`."""
-        data, key = self._target.data, f"{_PROBE}-{uuid4().hex}"
+        data, key = self.target.data, f"{_PROBE}-{uuid4().hex}"
         data.put_if_absent(key, b"1")
         try:
             try:
@@ -297,12 +287,12 @@ class _Move:
                 pass
             else:
                 raise InvalidInput(
-                    f"{self._pending.target.uri} overwrites where it was asked to create (If-None-Match): two writers "
+                    f"{self.pending.target.uri} overwrites where it was asked to create (If-None-Match): two writers "
                     "would overwrite each other's commits there. Nothing was recorded. Use another server."
                 )
-            if any(info.key.endswith(key) for info in self._source.store.list()):
+            if any(info.key.endswith(key) for info in self.source.store.list()):
                 raise InvalidInput(
-                    f"{self._pending.target.uri} is, or lies inside of, {self._pending.source.uri} by another name. "
+                    f"{self.pending.target.uri} is, or lies inside of, {self.pending.source.uri} by another name. "
                     "Nothing was recorded. Name another place."
                 )
         finally:
@@ -321,7 +311,7 @@ class _Move:
                 raise
             self._still_ours()
         except _SwitchedError:
-            logger.info("Another run of the migration %s has switched meanwhile.", self._pending.id)
+            logger.info("Another run of the migration %s has switched meanwhile.", self.pending.id)
             return ()
         return moved
 
@@ -332,22 +322,22 @@ class _Move:
             self._pass("copying", is_fenced=False)
             if time.monotonic() - began < _SHORT_PASS:
                 break
-        self._tell(MigrationProgress("fencing"))
+        self.tell(MigrationProgress("fencing"))
         self._still_ours()
-        raise_fence(self._source, self._mark("leaving"))
-        refuse_environments(self._source.store)  # one that was made meanwhile; none is made any more
+        raise_fence(self.source, self._mark("leaving"))
+        refuse_environments(self.source.store)  # one that was made meanwhile; none is made any more
         try:
             self._still_ours()
         except GovernanceError:
             # It was called off while the fence went up, so who called it off may not have seen it.
-            lift_fence(self._source, self._pending.id)
+            lift_fence(self.source, self.pending.id)
             raise
         for _ in range(_PASSES):
             found = self._pass("finishing the copy", is_fenced=True)
             if found is not None:
                 return found
         raise GovernanceError(
-            f"What is at {self._pending.source.uri} keeps changing, {_PASSES} times over, though its logs are closed. "
+            f"What is at {self.pending.source.uri} keeps changing, {_PASSES} times over, though its logs are closed. "
             "The project is where it was. Find who writes there past this package, and run the migration again."
         )
 
@@ -355,7 +345,7 @@ class _Move:
         """Make the target like the source; returns what there is if nothing was left to do."""
         self._still_ours()
         # The target first: what is there and not at the source, which is listed later, was deleted at the source.
-        there = {info.key: info for info in objects(self._target.data)}
+        there = {info.key: info for info in objects(self.target.data)}
         here = self._belonging()
         wanted = self._different(here, there)
         extra = there.keys() - {info.key for info in here} - {MARK_KEY}
@@ -366,39 +356,39 @@ class _Move:
         replacing = {key: there[key].etag if key in there else None for key in small}
 
         def tell(done: CopyProgress) -> None:
-            self._tell(MigrationProgress(step, done))
-            if time.monotonic() - self._asked > _ASK_AGAIN:
+            self.tell(MigrationProgress(step, done))
+            if time.monotonic() - self.asked > _ASK_AGAIN:
                 self._still_ours()
 
-        copied = self._transfer.copy_all(wanted, replacing=replacing, progress=tell)
-        self._copied_objects += copied.objects
-        self._copied_bytes += copied.bytes
+        copied = self.transfer.copy_all(wanted, replacing=replacing, progress=tell)
+        self.copied_objects += copied.objects
+        self.copied_bytes += copied.bytes
         if extra and is_fenced:  # such as what was purged meanwhile
             self._still_ours()
-            self._target.data.delete(sorted(extra))
+            self.target.data.delete(sorted(extra))
         return None
 
     def _belonging(self) -> list[ObjectInfo]:
-        belongs = is_moved_with(self._source)
-        return [info for info in objects(self._source.data) if belongs(info.key) and not info.key.startswith(_PROBE)]
+        belongs = is_moved_with(self.source)
+        return [info for info in objects(self.source.data) if belongs(info.key) and not info.key.startswith(_PROBE)]
 
     def _different(self, here: Sequence[ObjectInfo], there: dict[str, ObjectInfo]) -> list[ObjectInfo]:
         def differs(info: ObjectInfo) -> bool:
             found = there.get(info.key)
             return found is None or not self._are_same(info, found)
 
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="compare") as pool:
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="compare") as pool:
             return [info for info, found in zip(here, pool.map(differs, here), strict=True) if found]
 
     def _are_same(self, info: ObjectInfo, found: ObjectInfo) -> bool:
         if info.size != found.size:
             return False
-        if _PART.fullmatch(info.key) or self._transfer.has_copied(info, found):
+        if _PART.fullmatch(info.key) or self.transfer.has_copied(info, found):
             return True
         if info.etag == found.etag and _MD5.fullmatch(info.etag):
             return True
         try:
-            return _digest(self._source.data, info) == _digest(self._target.data, found)
+            return _digest(self.source.data, info) == _digest(self.target.data, found)
         except ObjectNotFound:
             return False
 
@@ -409,22 +399,22 @@ class _Move:
 
         That every object arrived was compared when it was listed for the last time.
         """
-        self._tell(MigrationProgress("verifying"))
-        tables = [name for name in self._source.tables() if not self._source.table(str(name)).is_void]
-        if tables != self._target.tables():
-            raise self._unlike(f"there are the tables {tables} here and {self._target.tables()} there")
+        self.tell(MigrationProgress("verifying"))
+        tables = [name for name in self.source.tables() if not self.source.table(str(name)).is_void]
+        if tables != self.target.tables():
+            raise self._unlike(f"there are the tables {tables} here and {self.target.tables()} there")
         for name in map(str, tables):
             try:
-                (_, here), (_, there) = self._source.table(name).replay(), self._target.table(name).replay()
+                (_, here), (_, there) = self.source.table(name).replay(), self.target.table(name).replay()
             except UnsupportedFeature:
                 continue  # another program's table, which was copied like any other object
             if [commit.sha256 for commit in here] != [commit.sha256 for commit in there]:
                 raise self._unlike(f"the log of {name} is another")
-            if self._verify_as == "content":
+            if self.verify == "content":
                 self._verify_content(name)
 
     def _verify_content(self, name: str) -> None:
-        found = self._target.table(name).verify().findings
+        found = self.target.table(name).verify().findings
         if broken := [finding for finding in found if finding.subject != "document"]:
             raise self._unlike(
                 f"of {name}, {broken[0].subject} {broken[0].where}: {broken[0].problem}. Where the source is "
@@ -433,93 +423,93 @@ class _Move:
 
     def _unlike(self, what: str) -> IntegrityError:
         return IntegrityError(
-            f"What arrived at {self._pending.target.uri} is not what is at {self._pending.source.uri}: {what}. The "
+            f"What arrived at {self.pending.target.uri} is not what is at {self.pending.source.uri}: {what}. The "
             "project is where it was. Run the migration again, or abort it."
         )
 
     # ---- 4. and 5. switch, record
 
     def _switch(self, moved: Sequence[ObjectInfo]) -> Event:
-        self._tell(MigrationProgress("switching"))
-        return self._mirror.commit_migration(
-            self._name,
+        self.tell(MigrationProgress("switching"))
+        return self.mirror.commit_migration(
+            self.name,
             Event(
-                id=self._pending.id,
+                id=self.pending.id,
                 kind="migrated",
                 timestamp=now(),
-                actor=self._pending.actor,
-                source=self._pending.source,
-                target=self._pending.target,
-                reason=self._pending.reason,
+                actor=self.pending.actor,
+                source=self.pending.source,
+                target=self.pending.target,
+                reason=self.pending.reason,
                 objects_copied=len(moved),
                 bytes_copied=sum(info.size for info in moved),
-                verified=self._verify_as,
+                verified=self.verify,
             ),
         )
 
     def _record(self, event: Event) -> None:
-        self._tell(MigrationProgress("recording"))
-        self._registry.record_migration(self._name, event)
-        self._mirror.publish(self._registry, [self._name])
-        clear_mark(self._target.data, self._pending.id)
-        marker = GovernanceMarker.of(self._registry, self._mirror, self._registry.documents(self._name).history)
-        for data in (self._target.data, self._source.data):
+        self.tell(MigrationProgress("recording"))
+        self.registry.record_migration(self.name, event)
+        self.mirror.publish(self.registry, [self.name])
+        clear_mark(self.target.data, self.pending.id)
+        marker = GovernanceMarker.of(self.registry, self.mirror, self.registry.documents(self.name).history)
+        for data in (self.target.data, self.source.data):
             put_marker(data, marker)
-        for name in self._target.tables():
+        for name in self.target.tables():
             try:
-                self._target.table(str(name)).resolve()
+                self.target.table(str(name)).resolve()
             except UnsupportedFeature:
                 continue
 
     def _delete_source(self) -> int:
         """Delete what was left, but for the fence, once more asking whether everything is at the new place."""
-        self._tell(MigrationProgress("deleting"))
-        if not same_place(self._mirror.ref(self._name).current, self._pending.target):
+        self.tell(MigrationProgress("deleting"))
+        if not same_place(self.mirror.ref(self.name).current, self.pending.target):
             raise GovernanceError(
-                f"{self._name} has moved on from {self._pending.target.uri}. Nothing was deleted at "
-                f"{self._pending.source.uri}."
+                f"{self.name} has moved on from {self.pending.target.uri}. Nothing was deleted at "
+                f"{self.pending.source.uri}."
             )
-        mark = read_mark(self._source.data)
-        if mark is None or mark.id != self._pending.id:
+        mark = read_mark(self.source.data)
+        if mark is None or mark.id != self.pending.id:
             raise GovernanceError(
-                f"{self._pending.source.uri} does not carry the mark that the migration {self._pending.id} left. "
+                f"{self.pending.source.uri} does not carry the mark that the migration {self.pending.id} left. "
                 "Nothing was deleted there: somebody else may use it."
             )
-        self._registry.check_nobody_else(self._name, self._pending.source)
+        self.registry.check_nobody_else(self.name, self.pending.source)
         entries = {info.key for info in self._belonging() if _LOG_ENTRY.fullmatch(info.key)}
-        missing = entries - {info.key for info in objects(self._target.data)}
+        missing = entries - {info.key for info in objects(self.target.data)}
         if missing:
             raise IntegrityError(
-                f"{min(missing)} is at {self._pending.source.uri} and not at {self._pending.target.uri}. Nothing was "
+                f"{min(missing)} is at {self.pending.source.uri} and not at {self.pending.target.uri}. Nothing was "
                 "deleted. Verify the tables at the new place."
             )
-        return clear(self._source.data, keep=fence_of(info.key for info in objects(self._source.data)))
+        return clear(self.source.data, keep=fence_of(info.key for info in objects(self.source.data)))
 
     # ---- asking
 
     def _has_switched(self, documents: ProjectDocuments) -> bool:
-        return same_place(documents.ref.current, self._pending.target)
+        return same_place(documents.ref.current, self.pending.target)
 
     def _still_ours(self) -> None:
         """Return if the migration may go on. Raises `_SwitchedError`, or `RegistryConflict` where it was called off."""
-        self._asked = time.monotonic()
-        pending = self._mirror.pending(self._name)  # which ends after ref.json has changed
-        ref = self._mirror.ref(self._name)
-        if same_place(ref.current, self._pending.target):
+        self.asked = time.monotonic()
+        pending = self.mirror.pending(self.name)  # which ends after ref.json has changed
+        ref = self.mirror.ref(self.name)
+        if same_place(ref.current, self.pending.target):
             raise _SwitchedError
-        is_pending = pending is not None and pending.id == self._pending.id
-        if not is_pending or ref.aborted == self._pending.id or not same_place(ref.current, self._pending.source):
-            if read_mark(self._target.data) is None:
+        is_pending = pending is not None and pending.id == self.pending.id
+        if not is_pending or ref.aborted == self.pending.id or not same_place(ref.current, self.pending.source):
+            if read_mark(self.target.data) is None:
                 # What came after who called it off had emptied it; not what others have put there since.
-                left = [info.key for info in objects(self._target.data) if self._transfer.has_put(info)]
-                self._target.data.delete(left)
+                left = [info.key for info in objects(self.target.data) if self.transfer.has_put(info)]
+                self.target.data.delete(left)
             raise RegistryConflict(
-                f"The migration {self._pending.id} of {self._name} was called off while it was running. The project "
+                f"The migration {self.pending.id} of {self.name} was called off while it was running. The project "
                 f"is at {ref.current.uri}."
             )
 
     def _mark(self, state: MarkState) -> MigrationMark:
-        pending = self._pending
+        pending = self.pending
         return MigrationMark(pending.id, state, pending.source, pending.target, pending.started_at.isoformat())
 
 

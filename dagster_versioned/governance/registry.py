@@ -417,11 +417,7 @@ class Registry:
     # ---- reading a tree
 
     def _update(
-        self,
-        project: str,
-        subject: str,
-        body: str | None,
-        decide: Callable[[Tree, ProjectState], _Documents],
+        self, project: str, subject: str, body: str | None, decide: Callable[[Tree, ProjectState], _Documents]
     ) -> str | None:
         name = project_name(project)
 

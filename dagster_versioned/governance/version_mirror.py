@@ -13,13 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from dagster_versioned.errors import (
-    GovernanceError,
-    IntegrityError,
-    TableNotFound,
-    UnsupportedFeature,
-    VersionedError,
-)
+from dagster_versioned.errors import GovernanceError, IntegrityError, TableNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.governance.git_remote import cached_clone
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.git_tree import Tree

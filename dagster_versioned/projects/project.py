@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Self
 
-from dagster_versioned.errors import (
-    ExpiredVersion,
-    InvalidInput,
-    InvalidName,
-    VersionNotFound,
-)
+from dagster_versioned.errors import ExpiredVersion, InvalidInput, InvalidName, VersionNotFound
 from dagster_versioned.projects.tags import drop_tag, make_tag
 from dagster_versioned.publication.guard import PublishedParents
 from dagster_versioned.publication.publish import PublicationReport, publish_run
@@ -19,9 +14,7 @@ from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, find_draft, read_drafts, settle
 from dagster_versioned.tables.documents.tag import Tag, read_tags
-from dagster_versioned.tables.environment.registry import (
-    is_production,
-)
+from dagster_versioned.tables.environment.registry import is_production
 from dagster_versioned.tables.own_files import OwnFiles
 from dagster_versioned.tables.ownership import Ownership
 from dagster_versioned.tables.pins import Pin, change_pins, read_pins

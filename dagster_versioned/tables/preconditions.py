@@ -64,10 +64,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "adopt": Verb("Adopting", "Adopt the table in the project itself, then fork it", cannot_be="adopted"),
         "expire": Verb("Expiring", "Drop the environment; what it wrote goes with it", cannot_be="expired"),
         "purge": Verb(
-            "A purge",
-            "Drop the environment, and purge in the project itself",
-            cannot_be="purged",
-            strands_drafts=True,
+            "A purge", "Drop the environment, and purge in the project itself", cannot_be="purged", strands_drafts=True
         ),
         "rename table": Verb("Renaming {}", "Rename it in the project itself", strands_drafts=True),
         # of a project

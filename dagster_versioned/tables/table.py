@@ -14,7 +14,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.properties import require_values
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
-from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.reference import HeadReference, LogVersion, PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import Run
@@ -40,6 +40,7 @@ from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.pins import resolve_pin
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.repartition import KeyOf, RepartitionPlan, RepartitionReport, Same
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.upstream import Upstream
@@ -51,25 +52,13 @@ from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, r
 from dagster_versioned.tables.write.kept import KeptVersion, keep, stand
 from dagster_versioned.tables.write.leave import Departure, LeaveReport, Readmission
 from dagster_versioned.tables.write.pending import OpenComputation, PendingWrite, VersionDescription
-from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, RepartitionPlan, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
-from dagster_versioned.tables.write.stage import (
-    check_partitions,
-    describe,
-    stage,
-    staging_folder,
-)
+from dagster_versioned.tables.write.stage import check_partitions, describe, stage, staging_folder
 from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dagster_versioned.engines.comparison import RowDiff
     from dagster_versioned.tables.rename import RenameReport
-
-
-_REPARTITIONS = 50
-"""How often rows are read again that others wrote meanwhile."""
 
 
 _JUST_NOW = 10.0
@@ -382,37 +371,8 @@ class VersionedTable:
         Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after fifty lost races.
         """
         self._require("repartition", dry_run=dry_run)
-        known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
-        made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
-        with staging_folder(self.store) as staging, ExitStack() as pinned:
-            for _ in range(_REPARTITIONS):
-                parted = part(self.name, self.store, self._known(), partitioning, column, types or {}, known)
-                if dry_run:
-                    return parted.report(dry_run=True)
-                for key, frame in parted.frames.items():
-                    if key not in made or made[key][0] != parted.sources[key]:
-                        description = parted.descriptions[key]
-                        pending = stage(frame, key, description, staging, parted.options, {}, pinned)
-                        made[key] = parted.sources[key], pending
-                snapshot = parted.state.snapshot
-                write = TableWrite(
-                    staging,
-                    [made[key][1] for key in parted.frames],
-                    parted.options,
-                    constraints_of(snapshot.metadata.configuration),
-                    author=self.project.author,
-                    partitioning=TableRecord.of(snapshot).partitioning if partitioning == "same" else partitioning,
-                    operation="REPARTITION",
-                )
-                try:
-                    self.operations.change(RepartitionPlan(write, parted).draft)
-                except Overtaken:
-                    continue
-                return parted.report(dry_run=False)
-        raise CommitConflict(
-            f"Others wrote to {self.name} while its rows were read, {_REPARTITIONS} times. Nothing was changed. Try "
-            "again when nobody writes."
-        )
+        plan = RepartitionPlan(self.operations, partitioning, column, types or {})
+        return plan.preview() if dry_run else plan.apply()
 
     def record_domain(self, domain: DomainMetadata) -> None:
         """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
@@ -695,11 +655,8 @@ class VersionedTable:
         self._require("purge", dry_run=dry_run)
         chosen = [self.version(version) for version in versions]
         self._former_files(timedelta(0))  # refuses where bytes would have to stay
-        same = {v.metadata_sha for v in chosen if v.raw is not None}
-        at = {(v.log_version, v.partition) for v in chosen}
-        history = self._known().history
         plan = self.operations.collector().plan_purge(
-            [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at],
+            chosen,
             by or self.project.author,
             why,
             keep_shared=keep_shared,

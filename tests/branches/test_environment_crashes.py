@@ -156,11 +156,7 @@ OTHERS = [
 
 
 def at_calls(
-    base: Path,
-    folder: Path,
-    happens: Callable[[Stepped, Path], None],
-    *,
-    first: int = 1,
+    base: Path, folder: Path, happens: Callable[[Stepped, Path], None], *, first: int = 1
 ) -> Iterator[tuple[Stepped, Path]]:
     """Copies of the base, each with a store in which something happens before a later one, by `EVERY`, of its calls."""
     for number in itertools.count(first, EVERY):

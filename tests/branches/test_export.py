@@ -445,10 +445,7 @@ class TestDamage:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("local", "s3"), ("s3", "s3"), ("s3", "local"), ("s3", "another")],
-)
+@pytest.mark.parametrize(("source", "target"), [("local", "s3"), ("s3", "s3"), ("s3", "local"), ("s3", "another")])
 @pytest.mark.slow
 def test_buckets(tmp_path, s3_server: S3Server, source, target):
     bucket = s3_server.new_bucket()

@@ -355,10 +355,7 @@ class TestNothingIsBelieved:
         """Raw moves on once the promotion is open, and before what is built from it is committed."""
         before = project.table("middle").version().metadata_sha
         store = HookedStore(
-            LocalStore(tmp_path / "lake"),
-            "put_if_match",
-            PROMOTION_KEY,
-            lambda: project.table("raw").write(rows(77)),
+            LocalStore(tmp_path / "lake"), "put_if_match", PROMOTION_KEY, lambda: project.table("raw").write(rows(77))
         )
         report = promote(Project("NYC", store), "pr-1", dry_run=False)
         assert sorted(left(report)) == ["middle", "top"]

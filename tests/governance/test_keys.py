@@ -27,14 +27,7 @@ KEY = PrivateKey.generate()
 
 def registered(key=KEY, name="Ada", roles=("sign",)) -> RegisteredKey:
     public = key.public
-    return RegisteredKey(
-        id=public.key_id,
-        name=name,
-        public_key=public.pem,
-        roles=roles,
-        added_at=now(),
-        added_by=ADA,
-    )
+    return RegisteredKey(id=public.key_id, name=name, public_key=public.pem, roles=roles, added_at=now(), added_by=ADA)
 
 
 @pytest.fixture

@@ -138,11 +138,7 @@ def test_everything_is_as_it_was_at_the_new_place(
     report = governed.move(new, verify=verify, reason="cheaper")
     assert_moved(governed, new, before)
     assert chain(governed.at(new), "flights")[: len(links)] == links
-    assert log() == [
-        *commits,
-        f"Migration prepared: {NAME} to {new.uri}",
-        f"Migrated: {NAME} to {new.uri}",
-    ]
+    assert log() == [*commits, f"Migration prepared: {NAME} to {new.uri}", f"Migrated: {NAME} to {new.uri}"]
     event = mirror.documents(NAME).history.events[-1]
     assert (event.source, event.target, event.actor, event.reason) == (old, new, WHO, "cheaper")
     assert (event.objects_copied, event.bytes_copied) == (report.objects, report.bytes)
@@ -257,10 +253,7 @@ def test_who_sleeps_until_the_source_is_deleted_commits_nothing(
     table = governed.at(governed.home).table(name)
     following = f"{table.state.log_version + 1:020d}" if table.exists() else ""
     late = sleeper(
-        governed,
-        "put_if_absent",
-        ending.format(next=following),
-        lambda: governed.move(new, delete_source=True),
+        governed, "put_if_absent", ending.format(next=following), lambda: governed.move(new, delete_source=True)
     )
     with pytest.raises(ProjectMoved, match=str(new.root)):
         change(late)
@@ -887,11 +880,7 @@ def test_a_run_that_was_called_off_deletes_nothing_of_who_came_after_it(
 def test_a_fence_that_went_up_after_it_was_called_off_comes_down(governed: Governed, new: Location) -> None:
     before = facts(governed.at(governed.home))
     opener = hooked(
-        governed,
-        governed.home,
-        "put_if_match",
-        MARK_KEY,
-        lambda: abort(governed.registry, governed.mirror, NAME),
+        governed, governed.home, "put_if_match", MARK_KEY, lambda: abort(governed.registry, governed.mirror, NAME)
     )
     with pytest.raises(RegistryConflict, match="called off"):
         governed.move(new, open_store=opener)

@@ -63,10 +63,7 @@ def test_of_a_partitioned_table_there_is_the_whole_and_each_partition(project):
     assert found["monthly/metadata.json"]["metadata_sha"] == whole.metadata_sha
     assert found["monthly/metadata.json"]["partitions"] == {key: head.metadata_sha for key, head in heads.items()}
     listed = [(e["version"], e["log_version"], e["partitions"]) for e in found["monthly/version_history.json"]]
-    assert listed == [
-        (whole.metadata_sha, 1, ["2013-02"]),
-        (first.metadata_sha, 0, ["2013-01", "2013-02"]),
-    ]
+    assert listed == [(whole.metadata_sha, 1, ["2013-02"]), (first.metadata_sha, 0, ["2013-01", "2013-02"])]
     for key, head in heads.items():
         folder = f"monthly/partitions/{key}"
         assert found[f"{folder}/metadata.json"]["metadata_sha"] == head.metadata_sha

@@ -22,7 +22,6 @@ from dagster_versioned.tables.documents.parked_draft import PARKED_FOLDER, draft
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from support.call_log import CallLog
-from support.chain import rows
 from support.interleaving import Stepped
 from support.spark import spark
 
@@ -33,6 +32,10 @@ MODES = {
     "append": TableOptions(mode="append"),
     "merge": TableOptions(mode="merge", merge_key=("n",)),
 }
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"n": list(numbers), "word": [str(number) for number in numbers]})
 
 
 def parked(project: Project, frame: Any, run: str = "r1", options: TableOptions = MODES["append"]) -> Any:

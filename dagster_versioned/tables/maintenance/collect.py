@@ -96,14 +96,6 @@ class Loose:
     erased: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-class Purpose(NamedTuple):
-    """What a collection is for, by whose will, and why."""
-
-    kind: Kind
-    by: str | None
-    why: str | None = None
-
-
 @dataclass(frozen=True)
 class CollectionPlan:
     """A collection that nobody has announced; nothing was changed for it.
@@ -113,8 +105,10 @@ class CollectionPlan:
     """
 
     collector: "Collector"
-    purpose: Purpose
+    kind: Kind
     mark: Mark
+    by: str | None = None
+    why: str | None = None
     loose: Callable[[], Loose] = Loose
     drafts: Sequence[ObjectInfo] = ()
 
@@ -130,7 +124,7 @@ class CollectionPlan:
         """What goes, in words of users."""
         beside = [*self.drafts, *loose.beside]
         return CollectionReport(
-            self.purpose.kind,
+            self.kind,
             dry_run,
             marked.versions,
             (*sorted(marked.sizes), *(info.key for info in loose.files), *(f"../{info.key}" for info in beside)),
@@ -277,7 +271,7 @@ class Collector:
             kept = {v.short: protected[kept_as(v)].text for v in candidates if kept_as(v) in protected}
             return Marked(versions, self._only_claimed_by(state, versions), kept)
 
-        return CollectionPlan(self, Purpose("expire", by, why), mark)
+        return CollectionPlan(self, "expire", mark, by, why)
 
     def plan_purge(
         self,
@@ -288,7 +282,7 @@ class Collector:
         keep_shared: bool,
         former: Callable[[], Sequence[ObjectInfo]],
     ) -> CollectionPlan:
-        """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
+        """Delete the bytes of these versions, wherever they are in the history, now, and record the gap.
 
         Raises `InvalidInput` where a version that stays needs the same bytes (``keep_shared``: then they stay), an
         environment has a copy of them, or one is pinned or a head. Versions that are gone already lose what an earlier
@@ -296,6 +290,8 @@ class Collector:
         hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
+        shas = {version.metadata_sha for version in versions if version.raw is not None}
+        wanted |= {(v.log_version, v.partition) for v in self.state().history.versions if v.metadata_sha in shas}
         if (copy := next(self.protectors.copies(self._erased(wanted).keys()), None)) is not None:
             name = copy.split("/")[2]
             raise InvalidInput(
@@ -312,7 +308,7 @@ class Collector:
             unfinished = [write for write in self._store.unfinished() if _may_hold(write, erased)]
             return Loose(self._copies(erased), former(), unfinished, erased)
 
-        return CollectionPlan(self, Purpose("purge", by, why), mark, loose)
+        return CollectionPlan(self, "purge", mark, by, why, loose)
 
     def plan_vacuum(
         self,
@@ -338,7 +334,7 @@ class Collector:
             uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
             return Loose([info for info in files if info.modified < before], former(), uploads)
 
-        return CollectionPlan(self, Purpose("vacuum", by), mark, loose, drafts)
+        return CollectionPlan(self, "vacuum", mark, by, loose=loose, drafts=drafts)
 
     def refuse_protected(self, versions: Iterable[Version]) -> None:
         """Raise `InvalidInput` where one of these is pinned, tagged, or what an environment began with."""
@@ -373,8 +369,10 @@ class Collector:
             # What has lost a byte cannot have its claim back, whatever was committed since.
             cancelled = self._is_cancelled(collection) and self._is_untouched(collection)
             if self._finish(collection, cancelled=cancelled) and not cancelled:
-                purpose = Purpose(cast("Kind", collection.kind), collection.by, collection.why)
-                self._delete_all(purpose, dict.fromkeys(collection.paths, 0))
+                plan = CollectionPlan(
+                    self, cast("Kind", collection.kind), lambda _: Marked(), collection.by, collection.why
+                )
+                self._delete_all(plan, dict.fromkeys(collection.paths, 0))
 
     def settle_all(self) -> None:
         """`settle` every open collection."""
@@ -389,8 +387,8 @@ class Collector:
                 logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
         data.delete([info.key for info in plan.drafts])
         self.settle_all()
-        marked = self._run(plan.purpose, plan.mark)
-        self._forget_others(plan.purpose.kind)
+        marked = self._run(plan)
+        self._forget_others(plan.kind)
         loose = plan.loose()
         if loose.erased:  # also of what was deleted elsewhere before
             self._forget_cached(loose.erased)
@@ -400,15 +398,15 @@ class Collector:
         data.delete([info.key for info in loose.beside])
         return plan.report(marked, loose, dry_run=False)
 
-    def _run(self, purpose: Purpose, mark: Mark) -> Marked:
+    def _run(self, plan: CollectionPlan) -> Marked:
         """Collect what is marked, in intents of bounded size; returns what was collected."""
-        while (first := self._round(purpose, mark)).deleted is None:
+        while (first := self._round(plan)).deleted is None:
             pass  # it is marked anew, now that it is known what for
         rest = {path: size for path, size in first.marked.sizes.items() if path not in first.deleted}
         done = {path: size for path, size in first.marked.sizes.items() if path not in rest}
-        return replace(first.marked, sizes={**done, **self._delete_all(purpose, rest)})
+        return replace(first.marked, sizes={**done, **self._delete_all(plan, rest)})
 
-    def _delete_all(self, purpose: Purpose, sizes: Mapping[str, int]) -> dict[str, int]:
+    def _delete_all(self, plan: CollectionPlan, sizes: Mapping[str, int]) -> dict[str, int]:
         """Collect paths that no version claims any more, but for those that are needed again; returns the deleted."""
         waiting = dict(sizes)
         done: dict[str, int] = {}
@@ -417,11 +415,11 @@ class Collector:
             needed = self._needed(state)
             return Marked(sizes={path: size for path, size in waiting.items() if path not in needed})
 
-        while waiting and (found := self._round(purpose, mark)).named:
+        while waiting and (found := self._round(replace(plan, mark=mark))).named:
             done.update((path, waiting.pop(path)) for path in found.deleted or ())
         return done
 
-    def _round(self, purpose: Purpose, mark: Mark) -> _Round:
+    def _round(self, plan: CollectionPlan) -> _Round:
         """One intent, of at most `PATHS_PER_INTENT` paths, with its deletion.
 
         The intent takes the claim of all the versions at once, because a version must have lost it before its first
@@ -435,23 +433,23 @@ class Collector:
         def announce(state: TableState | None, _: int) -> CommitDraft | None:
             nonlocal marked, collection
             assert state is not None  # a collector is made from a state
-            marked, collection = mark(state), None
+            marked, collection = plan.mark(state), None
             paths = frozenset(sorted(marked.sizes)[:PATHS_PER_INTENT])
             if not paths and not marked.versions:
                 return None
             lease.begin()
             collection = Collection(
                 id=lease.collection_id,
-                kind=purpose.kind,
+                kind=plan.kind,
                 log_version=state.log_version + 1,
                 done=False,
                 paths=paths,
                 versions=tuple((v.log_version, v.partition) for v in marked.versions),
                 owner=owner(),
-                by=purpose.by,
-                why=purpose.why,
+                by=plan.by,
+                why=plan.why,
             )
-            return CommitDraft(purpose.kind.upper(), [], {"collect": collection.to_json()}, announces=False)
+            return CommitDraft(plan.kind.upper(), [], {"collect": collection.to_json()}, announces=False)
 
         with Lease(str(uuid.uuid4())) as lease:
             if self._commit(announce) is None or collection is None:
@@ -543,12 +541,7 @@ class Collector:
     def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> Marked:
         staying = [version for version in chosen if version.gone is None]
         self.refuse_protected(staying)
-        heads = set(state.history.heads.values())
-        if head := next((version for version in staying if version in heads), None):
-            raise InvalidInput(
-                f"Version {head.short} is the head, so purging it would leave a table that cannot be read. "
-                "Nothing was deleted. Write a version without the data first."
-            )
+        _refuse_heads(state, staying)
         claims, history, leaving = self._claims(state), state.history.versions, set(staying)
         others = [version for version in history if version.gone is None and version not in leaving]
         wanted, kept = claims.of(staying), claims.of(others)
@@ -605,6 +598,16 @@ class Collector:
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
+
+
+def _refuse_heads(state: TableState, staying: Iterable[Version]) -> None:
+    heads = set(state.history.heads.values())
+    for version in staying:
+        if version in heads:
+            raise InvalidInput(
+                f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
+                "Nothing was deleted. Write a version without the data first."
+            )
 
 
 def _shared(claims: Claims, others: Sequence[Version], wanted: Set[str]) -> InvalidInput:

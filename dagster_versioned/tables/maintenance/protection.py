@@ -13,13 +13,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from dagster_versioned.delta.log.commits import commit_key, commits_after
-from dagster_versioned.errors import (
-    EnvironmentNotFound,
-    IntegrityError,
-    InvalidName,
-    ObjectNotFound,
-    VersionNotFound,
-)
+from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidName, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import ProjectContext
@@ -77,10 +71,7 @@ class Protectors:
     """
 
     def __init__(
-        self,
-        project: ProjectContext,
-        table: TableName,
-        former: "Callable[[], Iterable[tuple[str, str]]]" = tuple,
+        self, project: ProjectContext, table: TableName, former: "Callable[[], Iterable[tuple[str, str]]]" = tuple
     ) -> None:
         self.project = project
         self.table = table

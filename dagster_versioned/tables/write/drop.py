@@ -65,11 +65,7 @@ class Drop:
             after = record
         return CommitDraft(
             operation="DROP" if self._partitions is None else "DROP PARTITION",
-            actions=[
-                *(add.removed(timestamp) for add in adds),
-                *dropped_domains(self.dropped),
-                *after.actions(record),
-            ],
+            actions=[*(add.removed(timestamp) for add in adds), *dropped_domains(self.dropped), *after.actions(record)],
             info={**dropped_info(state, self.dropped), **self._reason()},
         )
 

@@ -6,7 +6,9 @@ like of the versions that a new one is made of are recorded with it; the rows ar
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,20 +19,25 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import parse_schema, type_to_arrow
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
-from dagster_versioned.errors import InvalidInput, VersionNotFound
-from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.configuration import personal_columns
+from dagster_versioned.errors import CommitConflict, InvalidInput, VersionNotFound
+from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning, shown
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.read import check_parts, row_order_of, scan_of
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
-from dagster_versioned.tables.write.pending import VersionDescription
+from dagster_versioned.tables.write.pending import PendingWrite, VersionDescription
+from dagster_versioned.tables.write.stage import stage, staging_folder
 from dagster_versioned.tables.write.write import TableWrite
+
+_ATTEMPTS = 50
+"""How often rows are read again that others wrote meanwhile."""
 
 Same = Literal["same"]
 """The partitions that there are; only types change."""
@@ -51,7 +58,7 @@ class RepartitionReport:
     before: tuple[str | None, ...]
 
 
-class Overtaken(Exception):
+class _Overtaken(Exception):
     """The rows that were read are not those of the head any more; they are read again."""
 
 
@@ -71,110 +78,146 @@ class PartitionedRows:
         return RepartitionReport(dry_run, rows, tuple(self.state.history.heads))
 
 
-def part(
-    table: str,
-    store: ObjectStore,
-    state: TableState,
-    partitioning: Partitioning | Same | None,
-    key_of: KeyOf | None,
-    types: Mapping[str, str],
-    known: dict[Version, list[tuple[str | None, pa.Table]]],
-) -> PartitionedRows:
+@dataclass(frozen=True)
+class RepartitionPlan:
     """The rows of a table by their partitions in another definition, with some columns in other types.
-
-    ``known`` keeps the rows of versions that were read.
 
     Raises `InvalidInput` where the rows do not tell, or do not fit the types, `UnsupportedType`, `VersionNotFound`,
     `HeldHead`.
     """
-    heads = _heads(table, state)
-    _require_change(table, heads, partitioning, key_of, types)
-    _read_heads(store, state, heads, partitioning, key_of, types, known)
-    pieces: dict[str | None, list[pa.Table]] = defaultdict(list)
-    sources: dict[str | None, list[Version]] = defaultdict(list)
-    for _, version in sorted(heads.items(), key=lambda head: head[0] or ""):
-        for key, piece in known[version]:
-            pieces[key].append(piece)
-            sources[key].append(version)
-    if isinstance(partitioning, Partitioning) and (strange := partitioning.unknown_keys(str(key) for key in pieces)):
-        raise InvalidInput(
-            f"Rows of {table} would be of {shown(strange)}, which is none of the {partitioning}. Nothing was changed. "
-            "Name a column of dates or timestamps, or of such keys."
-        )
-    orders = {row_order_of(version) for version in heads.values()}
-    columns = state.snapshot.partition_columns
-    order = None if columns else "significant" if orders == {"significant"} else "ignored"
-    return PartitionedRows(
-        state,
-        {key: pa.concat_tables(each) for key, each in pieces.items()},
-        {key: _described(versions) for key, versions in sources.items()},
-        sources,
-        TableOptions(
-            row_order=order,
-            partition_columns=columns,
-            personal_columns=personal_columns(state.snapshot.metadata.configuration) or None,
-            allow_empty=True,
-        ),
-    )
 
+    operations: TableOperations
+    partitioning: Partitioning | Same | None
+    key_of: KeyOf | None
+    types: Mapping[str, str]
+    known: dict[Version, list[tuple[str | None, pa.Table]]] = field(default_factory=dict)
+    """The rows of versions that were read."""
 
-def _require_change(
-    table: str,
-    heads: Mapping[str | None, Version],
-    partitioning: Partitioning | Same | None,
-    key_of: KeyOf | None,
-    types: Mapping[str, str],
-) -> None:
-    """Raise `InvalidInput` where nothing is to change, or it is not said how."""
-    if partitioning == "same" and not types:
-        raise InvalidInput(
-            f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
-            "type (types={…}, --type NAME=TYPE), or other partitions."
-        )
-    if partitioning is None and None in heads:
-        raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
-    if isinstance(partitioning, Partitioning) and key_of is None:
-        raise InvalidInput(
-            f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column (column=…, "
-            "--column), or give a function from rows to keys."
+    def preview(self) -> RepartitionReport:
+        """What would be made."""
+        return self._part().report(dry_run=True)
+
+    def apply(self) -> RepartitionReport:
+        """End every partition that there is, and begin those of another definition, in one commit.
+
+        Raises `CommitConflict` where others write all the time.
+        """
+        operations = self.operations
+        made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
+        with staging_folder(operations.store) as staging, ExitStack() as pinned:
+            for _ in range(_ATTEMPTS):
+                parted = self._part()
+                for key, frame in parted.frames.items():
+                    if key not in made or made[key][0] != parted.sources[key]:
+                        description = parted.descriptions[key]
+                        pending = stage(frame, key, description, staging, parted.options, {}, pinned)
+                        made[key] = parted.sources[key], pending
+                snapshot, partitioning = parted.state.snapshot, self.partitioning
+                write = TableWrite(
+                    staging,
+                    [made[key][1] for key in parted.frames],
+                    parted.options,
+                    constraints_of(snapshot.metadata.configuration),
+                    author=operations.project.author,
+                    partitioning=TableRecord.of(snapshot).partitioning if partitioning == "same" else partitioning,
+                    operation="REPARTITION",
+                )
+                with suppress(_Overtaken):
+                    operations.change(partial(_draft, write, parted))
+                    return parted.report(dry_run=False)
+        raise CommitConflict(
+            f"Others wrote to {operations.name} while its rows were read, {_ATTEMPTS} times. Nothing was changed. Try "
+            "again when nobody writes."
         )
 
+    def _part(self) -> PartitionedRows:
+        table, state = self.operations.name, self.operations.existing_state()
+        heads = _heads(table, state)
+        self._require_change(table, heads)
+        self._read_heads(state, heads)
+        pieces: dict[str | None, list[pa.Table]] = defaultdict(list)
+        sources: dict[str | None, list[Version]] = defaultdict(list)
+        for _, version in sorted(heads.items(), key=lambda head: head[0] or ""):
+            for key, piece in self.known[version]:
+                pieces[key].append(piece)
+                sources[key].append(version)
+        partitioning = self.partitioning
+        if isinstance(partitioning, Partitioning) and (strange := partitioning.unknown_keys(map(str, pieces))):
+            raise InvalidInput(
+                f"Rows of {table} would be of {shown(strange)}, which is none of the {partitioning}. Nothing was "
+                "changed. Name a column of dates or timestamps, or of such keys."
+            )
+        orders = {row_order_of(version) for version in heads.values()}
+        columns = state.snapshot.partition_columns
+        order = None if columns else "significant" if orders == {"significant"} else "ignored"
+        return PartitionedRows(
+            state,
+            {key: pa.concat_tables(each) for key, each in pieces.items()},
+            {key: _described(versions) for key, versions in sources.items()},
+            sources,
+            TableOptions(
+                row_order=order,
+                partition_columns=columns,
+                personal_columns=personal_columns(state.snapshot.metadata.configuration) or None,
+                allow_empty=True,
+            ),
+        )
 
-def _read_heads(
-    store: ObjectStore,
-    state: TableState,
-    heads: Mapping[str | None, Version],
-    partitioning: Partitioning | Same | None,
-    key_of: KeyOf | None,
-    types: Mapping[str, str],
-    known: dict[Version, list[tuple[str | None, pa.Table]]],
-) -> None:
-    """Read the rows of heads that are not ``known`` into it, in the new types, by the new partitions."""
-    by_partition: dict[str | None, list[Add]] = defaultdict(list)
-    for add in parts_of(state.snapshot):
-        by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
-    schema = state.snapshot.schema.all_nullable()
-    for partition, version in sorted(heads.items(), key=lambda head: head[0] or ""):
-        if version not in known:
-            check_parts(version, by_partition[partition])
-            scan = scan_of(store, schema, by_partition[partition])
-            rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), types)
-            known[version] = [(partition, rows)] if partitioning == "same" else _split(rows, partitioning, key_of)
+    def _require_change(self, table: str, heads: Mapping[str | None, Version]) -> None:
+        """Raise `InvalidInput` where nothing is to change, or it is not said how."""
+        if self.partitioning == "same" and not self.types:
+            raise InvalidInput(
+                f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
+                "type (types={…}, --type NAME=TYPE), or other partitions."
+            )
+        if self.partitioning is None and None in heads:
+            raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
+        if isinstance(self.partitioning, Partitioning) and self.key_of is None:
+            raise InvalidInput(
+                f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column "
+                "(column=…, --column), or give a function from rows to keys."
+            )
+
+    def _read_heads(self, state: TableState, heads: Mapping[str | None, Version]) -> None:
+        """Read the rows of heads that are not known, in the new types, by the new partitions."""
+        by_partition: dict[str | None, list[Add]] = defaultdict(list)
+        for add in parts_of(state.snapshot):
+            by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
+        schema = state.snapshot.schema.all_nullable()
+        for partition, version in sorted(heads.items(), key=lambda head: head[0] or ""):
+            if version not in self.known:
+                check_parts(version, by_partition[partition])
+                scan = scan_of(self.operations.store, schema, by_partition[partition])
+                rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), self.types)
+                is_same = self.partitioning == "same"
+                self.known[version] = [(partition, rows)] if is_same else self._split(rows)
+
+    def _split(self, rows: pa.Table) -> list[tuple[str | None, pa.Table]]:
+        """The rows of each key, in the order they had."""
+        if not isinstance(self.partitioning, Partitioning) or self.key_of is None:
+            return [(None, rows)]
+        keys = _keys(rows, self.partitioning, self.key_of)
+        if keys.null_count:
+            raise InvalidInput(
+                f"{keys.null_count} rows have null where their partition is to be read. Nothing was changed. Write "
+                "those rows with a value, or give a function from rows to keys."
+            )
+        encoded = cast("Any", pc.dictionary_encode(keys.combine_chunks()))
+        codes = np.asarray(encoded.indices)
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+        return [
+            (str(key), rows.take(cast("Any", pa.array(order[start:end]))))
+            for key, start, end in zip(encoded.dictionary.to_pylist(), [0, *ends[:-1]], ends, strict=True)
+        ]
 
 
-@dataclass(frozen=True)
-class RepartitionPlan:
-    """The plan that ends every partition that there is, and begins those of another definition, in one commit."""
-
-    write: TableWrite
-    parted: PartitionedRows
-
-    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
-        """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
-        assert state is not None  # its rows were read
-        if _current(state) != _current(self.parted.state) or state.history.unadopted is not None:
-            raise Overtaken
-        return self.write.draft(state, timestamp)
+def _draft(write: TableWrite, parted: PartitionedRows, state: TableState | None, timestamp: int) -> CommitDraft | None:
+    """The next log entry. Raises `_Overtaken` where the table has other versions than those that were read."""
+    assert state is not None  # its rows were read
+    if _current(state) != _current(parted.state) or state.history.unadopted is not None:
+        raise _Overtaken
+    return write.draft(state, timestamp)
 
 
 def _current(state: TableState) -> dict[str | None, int]:
@@ -227,29 +270,6 @@ def _unfit(name: str, column: "pa.ChunkedArray[Any]", text: str, why: str) -> In
         f"Column {name!r} is {column.type}, and not every value of it is one of {text}: {why}. Nothing was changed. "
         "Choose a type that holds them all, such as string."
     )
-
-
-def _split(
-    rows: pa.Table, partitioning: Partitioning | None, key_of: KeyOf | None
-) -> list[tuple[str | None, pa.Table]]:
-    """The rows of each key, in the order they had."""
-    if partitioning is None or key_of is None:
-        return [(None, rows)]
-    keys = _keys(rows, partitioning, key_of)
-    if keys.null_count:
-        raise InvalidInput(
-            f"{keys.null_count} rows have null where their partition is to be read. Nothing was changed. Write those "
-            "rows with a value, or give a function from rows to keys."
-        )
-    encoded = cast("Any", pc.dictionary_encode(keys.combine_chunks()))
-    codes = np.asarray(encoded.indices)
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
-    starts = [0, *ends[:-1]]
-    return [
-        (str(key), rows.take(cast("Any", pa.array(order[start:end]))))
-        for key, start, end in zip(encoded.dictionary.to_pylist(), starts, ends, strict=True)
-    ]
 
 
 def _keys(rows: pa.Table, partitioning: Partitioning, key_of: KeyOf) -> "pa.ChunkedArray[Any]":
