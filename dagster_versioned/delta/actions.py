@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
 import orjson
 
 from dagster_versioned.delta.paths import decode_path
-from dagster_versioned.delta.properties import is_on
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
@@ -474,6 +473,11 @@ def unlike(action: Kind, before: Kind) -> list[Kind]:
 def first_of(actions: Iterable[object], kind: type[Kind]) -> Kind | None:
     """The first action of a kind, if there is one."""
     return next((action for action in actions if isinstance(action, kind)), None)
+
+
+def is_on(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a property that is true or false is true."""
+    return (properties.get(key) or "").lower() == "true"
 
 
 def parse_line(line: bytes, where: str) -> Action | None:
