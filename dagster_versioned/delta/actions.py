@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 import orjson
 
@@ -170,9 +170,8 @@ def member_name(attribute: str) -> str:
 @cache
 def _accessors(kind: type[_Action]) -> list[tuple[str, bool, Callable[[Members, str], Any]]]:
     """Of each attribute: the name of its member, whether that may be left out, and what parses it."""
-    hints = get_type_hints(kind, include_extras=True)
-    own = fields(cast("Any", kind))
-    return [(member_name(each.name), each.default is None, hints[each.name].__metadata__[0]) for each in own]
+    members = fields(cast("Any", kind))
+    return [(member_name(own.name), own.default is None, cast("Any", own.type).__metadata__[0]) for own in members]
 
 
 @cache
