@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 import orjson
 
 from dagster_versioned.delta.paths import decode_path
-from dagster_versioned.delta.properties import is_on
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
@@ -171,9 +170,8 @@ def member_name(attribute: str) -> str:
 @cache
 def _accessors(kind: type[_Action]) -> list[tuple[str, bool, Callable[[Members, str], Any]]]:
     """Of each attribute: the name of its member, whether that may be left out, and what parses it."""
-    hints = get_type_hints(kind, include_extras=True)
-    own = fields(cast("Any", kind))
-    return [(member_name(each.name), each.default is None, hints[each.name].__metadata__[0]) for each in own]
+    members = fields(cast("Any", kind))
+    return [(member_name(own.name), own.default is None, cast("Any", own.type).__metadata__[0]) for own in members]
 
 
 @cache
@@ -474,6 +472,11 @@ def unlike(action: Kind, before: Kind) -> list[Kind]:
 def first_of(actions: Iterable[object], kind: type[Kind]) -> Kind | None:
     """The first action of a kind, if there is one."""
     return next((action for action in actions if isinstance(action, kind)), None)
+
+
+def is_on(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a property that is true or false is true."""
+    return (properties.get(key) or "").lower() == "true"
 
 
 def parse_line(line: bytes, where: str) -> Action | None:

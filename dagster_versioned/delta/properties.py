@@ -24,11 +24,6 @@ _UNITS = {
 _INTERVAL = re.compile(r"(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", re.ASCII)
 
 
-def is_on(properties: Mapping[str, str], key: str) -> bool:
-    """Whether a property that is true or false is true."""
-    return (properties.get(key) or "").lower() == "true"
-
-
 def interval_ms(metadata: "Metadata", key: str) -> int | None:
     """A duration such as ``interval 30 days 12 hours`` in milliseconds; ``None`` where it is unset or unreadable.
 

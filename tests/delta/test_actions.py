@@ -1,9 +1,12 @@
 import json
-from typing import Any
+import subprocess
+import sys
+from typing import Any, cast
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from pyspark import cloudpickle
 
 from dagster_versioned.delta.actions import (
     Action,
@@ -21,6 +24,7 @@ from dagster_versioned.delta.actions import (
     parse_action,
     parse_line,
 )
+from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 
@@ -228,3 +232,24 @@ def test_a_vectors_unique_id_has_its_offset() -> None:
     assert VECTOR.unique_id == "ux@4"
     assert DeletionVector("i", "wi5b", 1, 1).unique_id == "iwi5b"
     assert add("a", VECTOR).identity == ("a", "ux@4")
+
+
+ELSEWHERE = """
+import pickle, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "dagster_versioned":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+sys.stdout.buffer.write(pickle.loads(sys.stdin.buffer.read())())
+"""
+
+
+def test_actions_are_parsed_and_written_where_this_package_is_not() -> None:
+    line = encode_action(Add("a", {"p": None}, 1, 1, True, deletion_vector=VECTOR))
+    with pickled_by_value():
+        task = cloudpickle.dumps(lambda: encode_action(cast("Action", parse_line(line, "here"))))
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=task, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, line), done.stderr.decode()[-1000:]

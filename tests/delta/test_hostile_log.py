@@ -122,6 +122,26 @@ def widened(*changes: object) -> Damage:
     return damage
 
 
+def added(**members: object) -> Damage:
+    return lambda table: table.set(1, "add", **members)
+
+
+def described(**members: object) -> Damage:
+    return lambda table: table.metadata(**members)
+
+
+def versions(**members: object) -> Damage:
+    return lambda table: table.set(0, "protocol", **members)
+
+
+def needing(reader: int, writer: int, *features: str) -> Damage:
+    return lambda table: table.protocol(reader, writer, *features)
+
+
+def first_field(**members: object) -> Damage:
+    return schema(lambda schema: schema["fields"][0].update(members))
+
+
 FIRST, SECOND, THIRD = (commit_key(version) for version in range(3))
 
 CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
@@ -182,80 +202,46 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
     "deep object": (last(1, b'{"unknown":' * 100_000), LogCorrupt, f"{SECOND}, line 3", "not JSON"),
     "line that is a list": (last(1, b"[]"), LogCorrupt, f"{SECOND}, line 3", "not a JSON object"),
     "action that is a text": (last(1, b'{"add":"p=2/b.parquet"}'), LogCorrupt, f"{SECOND}, line 3", "not an object"),
-    "size that is a text": (
-        lambda table: table.set(1, "add", size="1"),
-        LogCorrupt,
-        f"{SECOND}, line 2",
-        "size is '1' where a 64-bit integer",
-    ),
-    "size that is a fraction": (lambda table: table.set(1, "add", size=1.5), LogCorrupt, SECOND, "size is 1.5"),
-    "size that is true": (lambda table: table.set(1, "add", size=True), LogCorrupt, SECOND, "size is True"),
-    "size of 64 bits and more": (
-        lambda table: table.set(1, "add", size=2**63),
-        LogCorrupt,
-        SECOND,
-        "size is 9223372036854775808",
-    ),
-    "negative size": (lambda table: table.set(1, "add", size=-1), LogCorrupt, SECOND, "not negative"),
+    "size that is a text": (added(size="1"), LogCorrupt, f"{SECOND}, line 2", "size is '1' where a 64-bit integer"),
+    "size that is a fraction": (added(size=1.5), LogCorrupt, SECOND, "size is 1.5"),
+    "size that is true": (added(size=True), LogCorrupt, SECOND, "size is True"),
+    "size of 64 bits and more": (added(size=2**63), LogCorrupt, SECOND, "size is 9223372036854775808"),
+    "negative size": (added(size=-1), LogCorrupt, SECOND, "not negative"),
     "negative size of a vector": (
-        lambda table: table.set(
-            1,
-            "add",
-            deletionVector={"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": -1, "cardinality": 0},
-        ),
+        added(deletionVector={"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": -1, "cardinality": 0}),
         LogCorrupt,
         SECOND,
         "sizeInBytes is -1",
     ),
     "negative cardinality": (
-        lambda table: table.set(
-            1,
-            "add",
-            deletionVector={"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": 1, "cardinality": -1},
-        ),
+        added(deletionVector={"storageType": "i", "pathOrInlineDv": "", "sizeInBytes": 1, "cardinality": -1}),
         LogCorrupt,
         SECOND,
         "cardinality is -1",
     ),
-    "partition value that is a number": (
-        lambda table: table.set(1, "add", partitionValues={"p": 2}),
-        LogCorrupt,
-        SECOND,
-        "partitionValues",
-    ),
-    "configuration that is a list": (
-        lambda table: table.metadata(configuration=[]),
-        LogCorrupt,
-        FIRST,
-        "configuration is []",
-    ),
+    "partition value that is a number": (added(partitionValues={"p": 2}), LogCorrupt, SECOND, "partitionValues"),
+    "configuration that is a list": (described(configuration=[]), LogCorrupt, FIRST, "configuration is []"),
     "partition columns that are a text": (
-        lambda table: table.metadata(partitionColumns="p"),
+        described(partitionColumns="p"),
         LogCorrupt,
         FIRST,
         "partitionColumns is 'p'",
     ),
     "features that are a text": (
-        lambda table: table.set(0, "protocol", minReaderVersion=3, minWriterVersion=7, readerFeatures="v2Checkpoint"),
+        versions(minReaderVersion=3, minWriterVersion=7, readerFeatures="v2Checkpoint"),
         LogCorrupt,
         FIRST,
         "readerFeatures is 'v2Checkpoint'",
     ),
-    "reader version 3 without features": (
-        lambda table: table.set(0, "protocol", minReaderVersion=3),
-        LogCorrupt,
-        FIRST,
-        "readerFeatures is missing",
-    ),
+    "reader version 3 without features": (versions(minReaderVersion=3), LogCorrupt, FIRST, "readerFeatures is missing"),
     "reader version 3 with an older writer version": (
-        lambda table: table.set(0, "protocol", minReaderVersion=3, minWriterVersion=2, readerFeatures=[]),
+        versions(minReaderVersion=3, minWriterVersion=2, readerFeatures=[]),
         LogCorrupt,
         FIRST,
         "minWriterVersion is 2 although minReaderVersion is 3",
     ),
     "feature of readers alone": (
-        lambda table: table.set(
-            0, "protocol", minReaderVersion=3, minWriterVersion=7, readerFeatures=["v2Checkpoint"], writerFeatures=[]
+        versions(minReaderVersion=3, minWriterVersion=7, readerFeatures=["v2Checkpoint"], writerFeatures=[]
         ),
         LogCorrupt,
         FIRST,
@@ -296,13 +282,13 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
     "path of a file URI": (moved("file:///etc/passwd"), UnsupportedFeature, "file:///etc", "outside its own folder"),
     "path with a bad escape": (moved("b%zz.parquet"), LogCorrupt, SECOND, "not a URI"),
     "path with escapes that are no UTF-8": (moved("b%ff.parquet"), LogCorrupt, SECOND, "not a URI"),
-    "schema that is no JSON": (lambda table: table.metadata(schemaString="{"), LogCorrupt, "version 4", "not JSON"),
-    "schema that is a number": (lambda table: table.metadata(schemaString="1"), LogCorrupt, "version 4", "type"),
-    "schema that is no text": (lambda table: table.metadata(schemaString=SCHEMA), LogCorrupt, FIRST, "schemaString is"),
-    "schema of deep JSON": (lambda table: table.metadata(schemaString=DEEP), LogCorrupt, "version 4", "not JSON"),
+    "schema that is no JSON": (described(schemaString="{"), LogCorrupt, "version 4", "not JSON"),
+    "schema that is a number": (described(schemaString="1"), LogCorrupt, "version 4", "type"),
+    "schema that is no text": (described(schemaString=SCHEMA), LogCorrupt, FIRST, "schemaString is"),
+    "schema of deep JSON": (described(schemaString=DEEP), LogCorrupt, "version 4", "not JSON"),
     **{
         f"schema {depth} {kind} deep": (
-            lambda table, kind=kind, link=link, depth=depth: table.metadata(
+            described(
                 schemaString=deep_schema(depth, kind, link)
             ),
             LogCorrupt,
@@ -319,66 +305,26 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
         "twice",
     ),
     "schema without columns": (schema(lambda members: members["fields"].clear()), LogCorrupt, "version 4", "columns"),
-    "name that is no text": (
-        schema(lambda members: members["fields"][0].update(name=7)),
-        LogCorrupt,
-        "version 4",
-        "no name",
-    ),
-    "name that is half a surrogate pair": (
-        schema(lambda members: members["fields"][0].update(name="\ud800")),
-        LogCorrupt,
-        "version 4",
-        "not UTF-8",
-    ),
-    "unknown type": (
-        schema(lambda members: members["fields"][0].update(type="complex")),
-        VersionedError,
-        "version 4",
-        "'complex'",
-    ),
+    "name that is no text": (first_field(name=7), LogCorrupt, "version 4", "no name"),
+    "name that is half a surrogate pair": (first_field(name="\ud800"), LogCorrupt, "version 4", "not UTF-8"),
+    "unknown type": (first_field(type="complex"), VersionedError, "version 4", "'complex'"),
     "partition column that is a struct": (
         schema(lambda members: members["fields"][2].update(type={"type": "struct", "fields": []})),
         LogCorrupt,
         "version 4",
         "'p'",
     ),
-    "partition column that is not there": (
-        lambda table: table.metadata(partitionColumns=["q"]),
-        LogCorrupt,
-        "version 4",
-        "'q'",
-    ),
-    "partition column twice": (
-        lambda table: table.metadata(partitionColumns=["p", "p"]),
-        LogCorrupt,
-        "version 4",
-        "'p'",
-    ),
-    "reader version of the future": (
-        lambda table: table.protocol(4, 8),
-        UnsupportedFeature,
-        "version 4",
-        "reader version 4",
-    ),
+    "partition column that is not there": (described(partitionColumns=["q"]), LogCorrupt, "version 4", "'q'"),
+    "partition column twice": (described(partitionColumns=["p", "p"]), LogCorrupt, "version 4", "'p'"),
+    "reader version of the future": (needing(4, 8), UnsupportedFeature, "version 4", "reader version 4"),
     "reader version far in the future": (
-        lambda table: table.protocol(2**31 - 1, 7),
+        needing(2**31 - 1, 7),
         UnsupportedFeature,
         "version 4",
         "reader version 2147483647",
     ),
-    "reader version of no time": (
-        lambda table: table.protocol(0, 0),
-        UnsupportedFeature,
-        "version 4",
-        "reader version 0",
-    ),
-    "reader feature of the future": (
-        lambda table: table.protocol(3, 7, "telepathy"),
-        UnsupportedFeature,
-        "version 4",
-        "telepathy",
-    ),
+    "reader version of no time": (needing(0, 0), UnsupportedFeature, "version 4", "reader version 0"),
+    "reader feature of the future": (needing(3, 7, "telepathy"), UnsupportedFeature, "version 4", "telepathy"),
     "in-commit time of no calendar": (
         lambda table: table.set(1, "commitInfo", inCommitTimestamp=2**62),
         LogCorrupt,

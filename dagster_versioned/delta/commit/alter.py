@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Action, Metadata, unlike
+from dagster_versioned.delta.actions import Action, Metadata, is_on, unlike
 from dagster_versioned.delta.commit.column_path import (
     Path,
     column_path,
@@ -34,7 +34,7 @@ from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
 from dagster_versioned.delta.files.statistics import null_count, num_records
 from dagster_versioned.delta.files.statistics import parse as parse_statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import CHANGE_FEED, is_on, require_values
+from dagster_versioned.delta.properties import CHANGE_FEED, require_values
 from dagster_versioned.delta.schema.clustering import clustering_columns
 from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta.schema.identity_columns import START as IDENTITY_START

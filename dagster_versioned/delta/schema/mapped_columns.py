@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from dagster_versioned.delta.properties import is_on
+from dagster_versioned.delta.actions import is_on
 from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parts_of
 from dagster_versioned.errors import LogCorrupt
