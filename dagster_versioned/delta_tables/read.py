@@ -61,6 +61,7 @@ def read_delta(
 
 def _filtered(scan: Scan, condition: str) -> pa.Table:
     from dagster_versioned.engines import sql
+    from dagster_versioned.engines.expression import stored
 
     names = sql.Names({"": scan.schema})
     resolved = names.resolve(condition)
@@ -69,7 +70,7 @@ def _filtered(scan: Scan, condition: str) -> pa.Table:
     wider = replace(scan, columns=(*asked, *needed))
 
     def chosen(rows: pa.Table) -> NDArray[np.bool_]:
-        columns = {sql.stored("", name): rows[name] for name in resolved.of("")}
+        columns = {stored("", name): rows[name] for name in resolved.of("")}
         return sql.is_true(sql.table_of(columns, rows.num_rows), resolved)
 
     only = RowFilter(parse_predicate(condition, scan.schema), chosen)
