@@ -140,7 +140,9 @@ def load_history(loaded: LoadedLog, commits: StoredCommits) -> History:
     if checkpoint >= 0:
         noted = read_note(loaded.notes, checkpoint, commits)
         heads = _heads(loaded.snapshot.domains, checkpoint, commits)
-        if noted is not None and heads:  # without one, the table was dropped, or left to other programs
+        # Of a table that was left to other programs, checkpoints know no heads any more.
+        is_ours = loaded.snapshot.metadata.is_set("delta.enableInCommitTimestamps")
+        if noted is not None and heads is not None and is_ours:
             return History.at_checkpoint(noted, heads, checkpoint, commits).advance(loaded.commits)
     older = commits.records(checkpoint) if checkpoint >= 0 else ()
     return History([*older, *(CommitRecord.of(commit, commits) for commit in loaded.commits)], commits)
