@@ -13,6 +13,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.version_export import export_version
+from support.s3_server import S3Server
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -68,6 +69,36 @@ def test_rows_that_vectors_hide_stay_hidden(project, tmp_path):
     assert made.reader_features == ("deletionVectors",)
     found = pl.read_delta(str(tmp_path / "out"))
     assert (found.height, found.filter(pl.col("word") == "new").height) == (3000, 1400)
+
+
+def test_on_s3_a_table_is_left_and_one_of_its_versions_is_exported(s3_server: S3Server):
+    bucket = s3_server.new_bucket()
+    project = Project("NYC", s3_server.store(bucket, "lake/"))
+    table = project.table("numbers")
+    for numbers in ((1, 2), (1, 2, 3)):
+        table.write(rows(*numbers))
+    store_options = {
+        "AWS_ENDPOINT_URL": s3_server.endpoint_url,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_REGION": s3_server.region,
+        "AWS_ALLOW_HTTP": "true",
+        "conditional_put": "etag",
+    }
+    export_version(
+        table,
+        s3_server.location(bucket, "out/"),
+        "@0",
+        open_store=lambda place: s3_server.store(place.root, place.prefix),
+    )
+    opened = deltalake.DeltaTable(f"s3://{bucket}/out", storage_options=store_options)
+    assert sorted(opened.to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+    table.leave(dry_run=False)
+    deltalake.write_deltalake(
+        f"s3://{bucket}/lake/datom/numbers", rows(9), mode="append", storage_options=store_options
+    )
+    assert table.adopt().version.identity.nrow == 4
+    table.verify().require_ok()
 
 
 def test_in_an_environment(project, table, tmp_path):

@@ -89,7 +89,8 @@ def _check_partitions(taken: WriteTarget, record: TableRecord, state: TableState
     if has_untagged_parts(state.snapshot):
         raise CommitConflict(
             "Another program added files to the table that belong to no partition, so partition "
-            f"{keys[0]!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
+            f"{keys[0]!r} cannot be replaced safely. Nothing was written. Look at history(); a revert() of a "
+            "partition takes these files away."
         )
     if how := _overlap(record.partitioning, taken.partitioning, keys, heads):
         raise InvalidInput(
