@@ -48,7 +48,7 @@ class Adoption:
         if history.is_partitioned:
             raise InvalidInput(
                 "A table with partitions cannot be adopted: nobody can tell which partition a foreign file belongs to. "
-                "It was not adopted. Revert a partition to its version of before, which takes such files away."
+                "No version was made. Revert a partition to its version of before, which takes such files away."
             )
         if head is not None and history.foreign_since(head.log_version) is None:
             return None
