@@ -11,6 +11,7 @@ from typing import Any, Unpack, cast
 
 import pyarrow as pa
 
+from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.comparison import EXAMPLES
 from dagster_versioned.engines.dispatch import engine_for
@@ -520,15 +521,16 @@ def _latest_event(ground: HistoryState, history: EventHistory) -> datetime | Non
 
 def _only(files: VersionFiles, column: str, *, until: Any, after: Any = None) -> VersionFiles:
     """The files that may have events with a column in ``(after, until]``, by their statistics."""
-    outside: set[str] = set()
-    for add in files.adds:
-        least, greatest = stated_bounds(add, column)
-        if isinstance(until, datetime):
-            least, greatest = (bound and datetime.fromisoformat(bound) for bound in (least, greatest))
-        if (least is not None and least > until) or (after is not None and greatest is not None and greatest <= after):
-            outside.add(add.path)
+    outside = {add.path for add in files.adds if _is_outside(add, column, until, after)}
     kept = tuple(file for file in files.scan.files if file.key not in outside)
     return replace(files, scan=replace(files.scan, files=kept))
+
+
+def _is_outside(add: Add, column: str, until: Any, after: Any) -> bool:
+    least, greatest = stated_bounds(add, column)
+    if isinstance(until, datetime):
+        least, greatest = (bound and datetime.fromisoformat(bound) for bound in (least, greatest))
+    return (least is not None and least > until) or (after is not None and greatest is not None and greatest <= after)
 
 
 def _native(frame_type: type) -> type:

@@ -221,12 +221,9 @@ class _Document:
             return self._list(get_args(hint)[0], value, path)
         if origin is Annotated:
             inner, mark = get_args(hint)
-            if mark is Variants:
-                return self._variant(get_args(inner) or (inner,), value, path)
-            return self._integer(cast(Width, mark), value, path)
-        if hint is bool or hint is str:
-            expected = "true or false" if hint is bool else "a text"
-            return value if isinstance(value, hint) else self._refuse(path, value, expected)
+            return self._marked(inner, mark, value, path)
+        if hint in _SCALARS:
+            return value if isinstance(value, hint) else self._refuse(path, value, _SCALARS[hint])
         if hint is ExtraAttributes:
             return self._attributes(value, path)
         if hint in _TEXTS:
@@ -244,6 +241,12 @@ class _Document:
             return make()
         except (InvalidInput, ValueError):
             return self._refuse(path, value, expected)
+
+    def _marked(self, inner: Any, mark: Any, value: Any, path: str) -> Any:
+        """The value of a type that an annotation narrows: one of several variants, or an integer of a width."""
+        if mark is Variants:
+            return self._variant(get_args(inner) or (inner,), value, path)
+        return self._integer(cast(Width, mark), value, path)
 
     def _list(self, hint: Any, value: Any, path: str) -> Any:
         if not isinstance(value, list):
@@ -362,6 +365,7 @@ def _moment(text: str) -> Timestamp:
     return Timestamp(moment.year, moment.ordinal, moment.seconds_from_midnight, int((whole[2] or "").ljust(9, "0")))
 
 
+_SCALARS: Final[dict[Any, str]] = {bool: "true or false", str: "a text"}
 _TEXTS: Final[dict[Any, tuple[Callable[[str], Any], str]]] = {
     Multihash: (Multihash.parse, "a multihash in multibase, such as f1620…"),
     DatasetId: (DatasetId.parse, "an identity: did:odf:fed01…"),

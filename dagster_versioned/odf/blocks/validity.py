@@ -23,6 +23,7 @@ from dagster_versioned.odf.blocks.events import (
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
+    ExecuteTransformInput,
     Seed,
     SetAttachments,
     SetDataSchema,
@@ -269,31 +270,36 @@ def _execute_transform(state: ChainState, event: ExecuteTransform) -> ChainState
         given == expected,
         f"its inputs are {', '.join(map(str, given))}, and SetTransform's, in order, {', '.join(map(str, expected))}",
     )
-    inputs = dict(state.inputs)
-    for entry in event.query_inputs:
-        known = state.inputs.get(entry.dataset_id, InputPosition())
-        _require(
-            (entry.prev_block_hash, entry.prev_offset) == (known.block_hash, known.offset),
-            f"the input {entry.dataset_id} goes on after block {entry.prev_block_hash} and offset {entry.prev_offset}, "
-            f"and was taken up to block {known.block_hash} and offset {known.offset}",
-        )
-        _require(
-            entry.new_offset is None or known.offset is None or entry.new_offset > known.offset,
-            f"the input {entry.dataset_id} goes from offset {known.offset} to {entry.new_offset}",
-        )
-        _require(
-            entry.new_offset is None or entry.new_block_hash is not None,
-            f"the input {entry.dataset_id} has new records and no new block",
-        )
-        _require(
-            entry.new_block_hash is None or entry.new_block_hash != known.block_hash,
-            f"the input {entry.dataset_id} has a new block that is none",
-        )
-        inputs[entry.dataset_id] = InputPosition(
-            entry.new_block_hash if entry.new_block_hash is not None else known.block_hash,
-            entry.new_offset if entry.new_offset is not None else known.offset,
-        )
-    return _with_data(replace(state, inputs=inputs), event, state)
+    taken = {
+        entry.dataset_id: _advance(state.inputs.get(entry.dataset_id, InputPosition()), entry)
+        for entry in event.query_inputs
+    }
+    return _with_data(replace(state, inputs={**state.inputs, **taken}), event, state)
+
+
+def _advance(known: InputPosition, entry: ExecuteTransformInput) -> InputPosition:
+    """How far an input is taken after a run that found it at a position."""
+    _require(
+        (entry.prev_block_hash, entry.prev_offset) == (known.block_hash, known.offset),
+        f"the input {entry.dataset_id} goes on after block {entry.prev_block_hash} and offset {entry.prev_offset}, "
+        f"and was taken up to block {known.block_hash} and offset {known.offset}",
+    )
+    _require(
+        entry.new_offset is None or known.offset is None or entry.new_offset > known.offset,
+        f"the input {entry.dataset_id} goes from offset {known.offset} to {entry.new_offset}",
+    )
+    _require(
+        entry.new_offset is None or entry.new_block_hash is not None,
+        f"the input {entry.dataset_id} has new records and no new block",
+    )
+    _require(
+        entry.new_block_hash is None or entry.new_block_hash != known.block_hash,
+        f"the input {entry.dataset_id} has a new block that is none",
+    )
+    return InputPosition(
+        entry.new_block_hash if entry.new_block_hash is not None else known.block_hash,
+        entry.new_offset if entry.new_offset is not None else known.offset,
+    )
 
 
 def _with_data(state: ChainState, event: AddData | ExecuteTransform, before: ChainState) -> ChainState:

@@ -83,9 +83,9 @@ def from_multibase(text: str) -> bytes:
         if len(text) > _MAX_TEXT or not text.isascii():
             raise ValueError
         match text[:1]:
-            case "f" | "F" as base if digits == (digits.lower() if base == "f" else digits.upper()):
+            case "f" | "F" as base if _has_case_of(base, digits):
                 return _from_hex(digits)
-            case "b" | "B" as base if digits == (digits.lower() if base == "b" else digits.upper()):
+            case "b" | "B" as base if _has_case_of(base, digits):
                 return b32decode(digits.upper() + "=" * (-len(digits) % 8))
             case "z":
                 return _from_base58(digits)
@@ -124,6 +124,10 @@ def split_varint(data: bytes) -> tuple[int, bytes]:
                 return number, data[index + 1 :]
             break  # a longer text for a shorter number: one value would have two names
     raise InvalidInput(f"{data[:64].hex()!r} does not begin with a varint. Nothing was changed.")
+
+
+def _has_case_of(base: str, digits: str) -> bool:
+    return digits == (digits.lower() if base.islower() else digits.upper())
 
 
 def _from_hex(digits: str) -> bytes:

@@ -128,17 +128,21 @@ class _Dialect:
         """That of a step. Raises `InvalidInput` for letters that are none, or stand for two things."""
         separator, quote, escape = step.separator or ",", step.quote or '"', step.escape or None
         for name, value in (("separator", separator), ("quote", quote), ("escape", escape)):
-            if value is not None and (len(value) != 1 or not value.isascii()):
-                raise InvalidInput(
-                    f"The {name} of a CSV source is {value!a:.50}, and it must be one character of ASCII. Nothing was "
-                    "read."
-                )
-            if value in ("\r", "\n") or (name != "separator" and value == separator):
-                raise InvalidInput(
-                    f"The {name} of a CSV source is {value!a}, which separates its values or its lines. Nothing was "
-                    "read. Give it a character of its own."
-                )
+            if value is not None:
+                _check_letter(name, value, separator)
         return cls(step.encoding or "utf8", separator, quote, escape if escape != quote else None)
+
+
+def _check_letter(name: str, value: str, separator: str) -> None:
+    if len(value) != 1 or not value.isascii():
+        raise InvalidInput(
+            f"The {name} of a CSV source is {value!a:.50}, and it must be one character of ASCII. Nothing was read."
+        )
+    if value in ("\r", "\n") or (name != "separator" and value == separator):
+        raise InvalidInput(
+            f"The {name} of a CSV source is {value!a}, which separates its values or its lines. Nothing was "
+            "read. Give it a character of its own."
+        )
 
 
 class _CsvRows:

@@ -74,9 +74,7 @@ def discard(
     """
     _check(table, "discarded")
     protected, kept, found = _protected(table), dict[str, str](), list[CachedSlice]()
-    for block, made in _runs(table):
-        if block.system_time.to_datetime() >= before or not _is_there(table, made):
-            continue
+    for block, made in _cached_before(table, before):
         if made.key in protected:
             kept[made.key] = protected[made.key]
             continue
@@ -112,6 +110,12 @@ def _runs(table: VersionedTable) -> list[tuple[Block, CachedSlice]]:
         for block in reversed(blocks)
         if (data := block.new_data) is not None
     ]
+
+
+def _cached_before(table: VersionedTable, moment: datetime) -> Iterator[tuple[Block, CachedSlice]]:
+    for block, made in _runs(table):
+        if block.system_time.to_datetime() < moment and _is_there(table, made):
+            yield block, made
 
 
 def _is_there(table: VersionedTable, found: CachedSlice) -> bool:

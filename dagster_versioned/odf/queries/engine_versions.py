@@ -53,21 +53,29 @@ def deprecate_engines(
     end = chain_head(table.state.snapshot)
     if end is None:
         raise InvalidInput(f"{table.name} is no history of events, so no engine made it. Nothing was recorded.")
-    dataset = RemoteDataset(table.store)
-    versions: set[str] = set()
-    for link in reversed(list(iterate_blocks(dataset, Multihash.parse(end.head)))):
-        if not isinstance(link.block.event, ExecuteTransform):
-            continue
-        if replay(dataset, link.block, inputs, session) != link.block.event:
-            raise IntegrityError(
-                f"Block {link.block.sequence_number} ({link.name}) of {table.name} is not what Spark {present} gives. "
-                "Nothing was recorded. Verify the table with the version that it records."
-            )
-        transform = state_at(dataset, link.name).transform
-        if transform is not None and transform.transform.version is not None:
-            versions.add(transform.transform.version)
+    versions = _replayed_versions(table, Multihash.parse(end.head), inputs, session)
     known = known_to_agree(table)
     agreed = {version: tuple(sorted({*known.get(version, ()), present})) for version in versions - {present}}
     if any(known.get(version) != others for version, others in agreed.items()):
         table.record_domain(DomainMetadata(ENGINES_DOMAIN, encode({ENGINE: {**known, **agreed}}).decode(), False))
     return {**known, **agreed}
+
+
+def _replayed_versions(
+    table: VersionedTable, head: Multihash, inputs: Callable[[DatasetId], RemoteDataset], session: "SparkSession"
+) -> set[str]:
+    """The versions that the chain records for its runs, each done again. Raises `IntegrityError` if one differs."""
+    dataset = RemoteDataset(table.store)
+    versions: set[str] = set()
+    for link in reversed(list(iterate_blocks(dataset, head))):
+        if not isinstance(link.block.event, ExecuteTransform):
+            continue
+        if replay(dataset, link.block, inputs, session) != link.block.event:
+            raise IntegrityError(
+                f"Block {link.block.sequence_number} ({link.name}) of {table.name} is not what Spark {session.version} "
+                "gives. Nothing was recorded. Verify the table with the version that it records."
+            )
+        transform = state_at(dataset, link.name).transform
+        if transform is not None and transform.transform.version is not None:
+            versions.add(transform.transform.version)
+    return versions

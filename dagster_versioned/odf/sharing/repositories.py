@@ -59,8 +59,7 @@ def place_of(project: Project, text: str) -> tuple[str, str | None]:
     What begins as a path or a URI does, or with no name of a repository, is the place itself. Raises `InvalidInput`.
     """
     first, slash, _ = text.partition("/")
-    known = repositories(project) if slash and not _OTHER.match(text) else {}
-    address = next((place for name, place in known.items() if name == first), None)
+    address = _address_of(project, first) if slash and not _OTHER.match(text) else None
     if address is None:
         return text, None
     found = parse_remote_ref(text)
@@ -75,6 +74,10 @@ def place_of(project: Project, text: str) -> tuple[str, str | None]:
         return f"{address.rstrip('/')}/{path}", path
     location = Location.parse(address)
     return location.model_copy(update={"prefix": f"{location.prefix}{path}/"}).uri, path
+
+
+def _address_of(project: Project, repository: str) -> str | None:
+    return next((address for name, address in repositories(project).items() if name == repository), None)
 
 
 def _address(text: str) -> str:

@@ -301,9 +301,8 @@ def _result(query: TransformQuery, own: "SparkSession", plan: Any, output: Event
     from pyspark.sql.types import DateType, TimestampType
 
     schema = frame_of(own, plan).schema
-    names, time = [field.name for field in schema.fields], output.event_time
+    names, time = schema.fieldNames(), output.event_time
     folded = [name.casefold() for name in names]
-    kinds = {field.name: type(field.dataType) for field in schema.fields}
     if twice := next((name for name in names if folded.count(name.casefold()) > 1), None):
         reason, fix = f"two columns of its result are called {twice!r}", "Name each once, with AS."
     elif given := next((name for name in names if name in output.given), None):
@@ -311,8 +310,8 @@ def _result(query: TransformQuery, own: "SparkSession", plan: Any, output: Event
     elif time not in names:
         reason = f"its result ({', '.join(names):.300}) has no column {time!r}, which says when something happened"
         fix = f"Select one: {time} of an input, or of a group, as in max({time}) AS {time}."
-    elif kinds[time] not in (TimestampType, DateType):
-        reason = f"{time!r} is a {kinds[time].__name__}, which is no moment and no date"
+    elif not isinstance(kind := schema[time].dataType, TimestampType | DateType):
+        reason = f"{time!r} is a {type(kind).__name__}, which is no moment and no date"
         fix = f"Cast it: CAST({time} AS TIMESTAMP)."
     else:
         return schema

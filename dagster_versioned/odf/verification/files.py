@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.types import DataType, StructField
 from dagster_versioned.errors import (
     ChainCorrupt,
     IntegrityError,
@@ -284,11 +285,15 @@ def _other_columns(log: Snapshot, end: ChainState) -> str | None:
         stated = () if columns is None else table_columns(columns, end.columns).fields
     except InvalidInput as error:
         return str(error)
-    expected, found = ({field.name: field.type for field in fields} for fields in (stated, log.schema.fields))
+    expected, found = _types(stated), _types(log.schema.fields)
     differing = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name))
     renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
     names = differing or renamed
     return f"the log has other columns than the chain: {', '.join(names):.300}" if names else None
+
+
+def _types(fields: Sequence[StructField]) -> dict[str, DataType]:
+    return {field.name: field.type for field in fields}
 
 
 def taken_back_in_vain(

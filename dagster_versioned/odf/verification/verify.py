@@ -26,6 +26,7 @@ from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.blocks.events import (
     AddPushSource,
     ExecuteTransform,
+    ExecuteTransformInput,
     FetchStepFilesGlob,
     FetchStepUrl,
     Seed,
@@ -344,12 +345,17 @@ def _source(event: Any) -> str | None:
             return f"fetched by {type(fetch).__name__}"
         case AddPushSource(source_name=name):
             return f"pushed into the source {name}"
-        case SetTransform(transform=transform, inputs=inputs):
-            query = transform.query or "; ".join(step.query for step in transform.queries or ())
-            named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
-            return f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
+        case SetTransform():
+            return _computation(event)
         case _:
             return None
+
+
+def _computation(event: SetTransform) -> str:
+    transform = event.transform
+    query = transform.query or "; ".join(step.query for step in transform.queries or ())
+    named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in event.inputs)
+    return f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
 
 
 # --- inputs and runs -------------------------------------------------------------------------------------------------
@@ -361,21 +367,24 @@ def _check_inputs(
     """Whether the blocks that a run took are blocks of its inputs, with records that far."""
     for entry in event.query_inputs:
         known = inputs.get(entry.dataset_id)
-        if known is None or known.report.findings or entry.new_block_hash is None:
-            continue
-        end = known.states.get(entry.new_block_hash)
-        if end is None:
-            problem = f"it took block {entry.new_block_hash}, which the chain of {entry.dataset_id} does not have"
-            yield finding_of("input", link, "", problem)
-            continue
-        before = known.states.get(entry.prev_block_hash) if entry.prev_block_hash is not None else None
-        if before is not None and end.sequence_number < before.sequence_number:
-            problem = f"it took block {end.sequence_number} of {entry.dataset_id} after block {before.sequence_number}"
-            yield finding_of("input", link, "", problem)
-        taken = entry.new_offset if entry.new_offset is not None else entry.prev_offset
-        if taken != end.last_offset:
-            problem = f"it took records up to offset {taken} of {entry.dataset_id}, which ended with {end.last_offset}"
-            yield finding_of("input", link, "", problem)
+        if known is not None and not known.report.findings and entry.new_block_hash is not None:
+            for problem in _input_problems(entry, entry.new_block_hash, known.states):
+                yield finding_of("input", link, "", problem)
+
+
+def _input_problems(
+    entry: ExecuteTransformInput, taken_block: Multihash, states: Mapping[Multihash, ChainState]
+) -> Iterator[str]:
+    end = states.get(taken_block)
+    if end is None:
+        yield f"it took block {taken_block}, which the chain of {entry.dataset_id} does not have"
+        return
+    before = states.get(entry.prev_block_hash) if entry.prev_block_hash is not None else None
+    if before is not None and end.sequence_number < before.sequence_number:
+        yield f"it took block {end.sequence_number} of {entry.dataset_id} after block {before.sequence_number}"
+    taken = entry.new_offset if entry.new_offset is not None else entry.prev_offset
+    if taken != end.last_offset:
+        yield f"it took records up to offset {taken} of {entry.dataset_id}, which ended with {end.last_offset}"
 
 
 def _difference(recorded: ExecuteTransform, given: ExecuteTransform) -> str | None:

@@ -150,7 +150,6 @@ def connect(url: str, token: str | None, client: HttpClient, timeout: float) -> 
     with requiring("odf", "The smart transfer protocol"):
         from websockets.client import ClientProtocol
         from websockets.http11 import Response
-        from websockets.protocol import Event
         from websockets.uri import parse_uri
 
     shown = shown_url(url)
@@ -164,16 +163,7 @@ def connect(url: str, token: str | None, client: HttpClient, timeout: float) -> 
         protocol.send_request(request)
         for data in protocol.data_to_send():
             connected.sendall(data)
-        until, events = time.monotonic() + timeout, list[Event]()
-        while not events:
-            connected.settimeout(max(0.001, until - time.monotonic()))
-            if data := connected.recv(_READ_BYTES):
-                protocol.receive_data(data)
-            else:
-                protocol.receive_eof()
-            events = protocol.events_received()
-            if protocol.handshake_exc is not None and not events:
-                raise ConnectionError("no answer of HTTP")
+        events = _answer_events(connected, protocol, timeout)
         answer = events[0]
         assert isinstance(answer, Response)  # the first event of a handshake
         if protocol.handshake_exc is not None:
@@ -190,6 +180,21 @@ def connect(url: str, token: str | None, client: HttpClient, timeout: float) -> 
     except BaseException:
         connected.close()
         raise
+
+
+def _answer_events(connected: socket.socket, protocol: "Protocol", timeout: float) -> "list[Event]":
+    """What came first after a request of a handshake, within the time. Raises `OSError`."""
+    until = time.monotonic() + timeout
+    while True:
+        connected.settimeout(max(0.001, until - time.monotonic()))
+        if data := connected.recv(_READ_BYTES):
+            protocol.receive_data(data)
+        else:
+            protocol.receive_eof()
+        if events := protocol.events_received():
+            return events
+        if protocol.handshake_exc is not None:
+            raise ConnectionError("no answer of HTTP")
 
 
 def _no_channel(shown: str, answer: "Response") -> StorageError:

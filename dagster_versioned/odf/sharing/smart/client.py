@@ -188,18 +188,20 @@ class _NegotiatedDataset(RemoteDataset):
 
     def _ask(self, key: str) -> None:
         """Ask where a file is, and those around it of which it is not known yet."""
-        if not self.files:
-            self.files.extend(file for data in self.blocks.values() for file in files_of(decode_block(data)))
-        index = next(index for index, file in enumerate(self.files) if file.key == key)
-        start = index - index % URLS_AT_ONCE
-        asked = [
-            file for file in self.files[start : start + URLS_AT_ONCE] if file.key == key or file.key not in self.urls
-        ]
+        asked = [file for file in self._around(key) if file.key == key or file.key not in self.urls]
         self.channel.send(PullFiles(object_files=tuple(map(File.of, asked))).encode())
         found = decode(self.channel.receive(), PullWays, self.channel.origin)
         self.urls.update((way.object_file.key, way.download_from) for way in found.object_transfer_strategies)
         if key not in self.urls:
             raise ObjectNotFound(f"{self.channel.origin} names no URL of {key}. Nothing was pulled. Run again later.")
+
+    def _around(self, key: str) -> list[StoredFile]:
+        """The files that are asked for at once with one, itself among them."""
+        if not self.files:
+            self.files.extend(file for data in self.blocks.values() for file in files_of(decode_block(data)))
+        index = next(index for index, file in enumerate(self.files) if file.key == key)
+        start = index - index % URLS_AT_ONCE
+        return self.files[start : start + URLS_AT_ONCE]
 
 
 _MARGIN = timedelta(seconds=30)
