@@ -16,7 +16,7 @@ _VERSION = 1
 """Of the encoding: the lowest four bits of the metadata."""
 
 
-_PARTS = [pa.field(name, pa.binary(), False) for name in ("metadata", "value")]
+_VARIANT_FIELDS = [pa.field(name, pa.binary(), False) for name in ("metadata", "value")]
 
 
 def require_whole(stored: pa.DataType, wanted: DataType, column: str) -> None:
@@ -95,7 +95,7 @@ def with_required_parts(column: Any, wanted: DataType) -> Any:
     match wanted:
         case "variant":
             parts = [compute.fill_null(column.field(i), b"") for i in range(2)]
-            return pa.StructArray.from_arrays(parts, fields=_PARTS, mask=compute.is_null(column))
+            return pa.StructArray.from_arrays(parts, fields=_VARIANT_FIELDS, mask=compute.is_null(column))
         case StructType(fields=members):
             parts = [with_required_parts(column.field(i), member.type) for i, member in enumerate(members)]
             fields = [pa.field(member.name, part.type) for member, part in zip(members, parts, strict=True)]
