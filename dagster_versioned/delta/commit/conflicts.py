@@ -222,11 +222,15 @@ def _still_fits(intent: Intent, before: Metadata, after: Metadata, features: Col
     if before.configuration.keys() - after.configuration.keys():
         return False
     changed = {key: value for key, value in after.configuration.items() if before.configuration.get(key) != value}
-    if not all(key in _SETTLED and _SETTLED[key](value.lower(), features) for key, value in changed.items()):
+    if not all(_is_settled(key, value, features) for key, value in changed.items()):
         return False
     if "delta.enableRowTracking" in changed and intent.holds(Remove) and intent.holds(Add):
         return False  # Rows that were moved did not take their ids along.
     return _same_columns(before, after, maps="delta.columnMapping.mode" in changed)
+
+
+def _is_settled(key: str, value: str, features: Collection[str]) -> bool:
+    return key in _SETTLED and _SETTLED[key](value.lower(), features)
 
 
 def only_identity_went_on(before: Metadata, after: Metadata) -> bool:

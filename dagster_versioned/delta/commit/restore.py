@@ -109,8 +109,10 @@ def _restored(read: Snapshot, target: Snapshot) -> Metadata:
     if not any(map(is_identity, target.schema.fields)):
         return metadata
     now, back = identity_columns(read.schema), identity_columns(target.schema)
-    reached = {name: column.high_water for name, column in now.items() if name in back}
-    return with_high_water_marks(metadata, {name: mark for name, mark in reached.items() if mark is not None})
+    reached = {
+        name: column.high_water for name, column in now.items() if name in back and column.high_water is not None
+    }
+    return with_high_water_marks(metadata, reached)
 
 
 def _domains(read: Snapshot, target: Snapshot) -> list[Action]:

@@ -76,17 +76,11 @@ def check_default(name: str, sql: object, data_type: DataType) -> None:
 
     It is read, not run: one expression of admitted functions and of no column, and a plain value is one of the type.
     """
-    from sqlglot import exp, parse
-    from sqlglot.errors import SqlglotError
+    from sqlglot import exp
 
     if not isinstance(sql, str):
         raise _no_default(name, sql, "it is no text", "Give the expression as SQL.")
-    try:
-        (tree,) = parse(sql, dialect="spark")
-    except (SqlglotError, RecursionError, ValueError) as error:
-        raise _no_default(name, sql, f"it is no SQL: {error}", "Give one expression.") from error
-    if tree is None:
-        raise _no_default(name, sql, "it is no SQL", "Give one expression; drop_default takes a default away.")
+    tree = _parse_default(name, sql)
     require_admitted(f"the default of column {name!r}", sql, OF_DEFAULTS)
     own = {variable.name for each in tree.find_all(exp.Lambda) for variable in each.expressions} | OF_DEFAULTS
     if named := sorted({each.name for each in tree.find_all(exp.Column)} - own):
@@ -100,6 +94,19 @@ def check_default(name: str, sql: object, data_type: DataType) -> None:
 
 _PARSED = ("byte", "short", "integer", "long", "float", "double", "boolean", "date")
 """Types of which every text that is a value is one to Arrow, Spark and DuckDB alike."""
+
+
+def _parse_default(name: str, sql: str) -> Any:
+    from sqlglot import parse
+    from sqlglot.errors import SqlglotError
+
+    try:
+        (tree,) = parse(sql, dialect="spark")
+    except (SqlglotError, RecursionError, ValueError) as error:
+        raise _no_default(name, sql, f"it is no SQL: {error}", "Give one expression.") from error
+    if tree is None:
+        raise _no_default(name, sql, "it is no SQL", "Give one expression; drop_default takes a default away.")
+    return tree
 
 
 def _no_default(name: str, sql: object, reason: str, fix: str) -> InvalidInput:

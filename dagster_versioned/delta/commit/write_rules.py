@@ -80,23 +80,18 @@ class WriteRules:
         mapping = column_mapping(protocol, metadata)
         data = schema.drop(metadata.partition_columns)
         clustering = clustering_columns(domains or {}, schema, mapping) if "clustering" in features else ()
-        held = (
-            StructType((*data.fields, *schema.select(metadata.partition_columns).fields))
-            if iceberg_compat(protocol, metadata) or _stores_partitions(features, metadata)
-            else data
-        )
-        tracked = "rowTracking" in features and metadata.is_set(ROW_TRACKING_ENABLED)
+        held = data
+        if iceberg_compat(protocol, metadata) or _stores_partitions(features, metadata):
+            held = StructType((*data.fields, *schema.select(metadata.partition_columns).fields))
+        tracked = _uses(features, metadata, "rowTracking", ROW_TRACKING_ENABLED)
         return cls(
             not_null=tuple(part.path for part in parts_of(schema) if not part.nullable),
-            checks={
-                **(_constraints(metadata) if "checkConstraints" in features else {}),
-                **(_invariants(schema) if "invariants" in features else {}),
-            },
-            generated=_expressions(schema, _GENERATED) if "generatedColumns" in features else {},
+            checks=_checks(features, metadata, schema),
+            generated=_generated(features, schema),
             defaults=_expressions(schema, _DEFAULT) if "allowColumnDefaults" in features else {},
             identity=identity_columns(schema) if "identityColumns" in features else {},
-            change_feed="changeDataFeed" in features and metadata.is_set("delta.enableChangeDataFeed"),
-            deletion_vectors="deletionVectors" in features and metadata.is_set("delta.enableDeletionVectors"),
+            change_feed=_uses(features, metadata, "changeDataFeed", "delta.enableChangeDataFeed"),
+            deletion_vectors=_uses(features, metadata, "deletionVectors", "delta.enableDeletionVectors"),
             append_only=metadata.is_set("delta.appendOnly"),
             row_tracking=RowTracking.of(metadata) if tracked else None,
             clustering=clustering,
@@ -109,6 +104,20 @@ class WriteRules:
     def of_snapshot(cls, snapshot: Snapshot) -> Self:
         """The rules of a table at one version. Raises as `of`."""
         return cls.of(snapshot.protocol, snapshot.metadata, snapshot.schema, snapshot.domains)
+
+
+def _uses(features: frozenset[str], metadata: Metadata, feature: str, switch: str) -> bool:
+    """Whether a feature is listed and, by the property ``switch``, on."""
+    return feature in features and metadata.is_set(switch)
+
+
+def _checks(features: frozenset[str], metadata: Metadata, schema: StructType) -> dict[str, str]:
+    constraints = _constraints(metadata) if "checkConstraints" in features else {}
+    return constraints | (_invariants(schema) if "invariants" in features else {})
+
+
+def _generated(features: frozenset[str], schema: StructType) -> dict[str, str]:
+    return _expressions(schema, _GENERATED) if "generatedColumns" in features else {}
 
 
 def _stores_partitions(features: frozenset[str], metadata: Metadata) -> bool:
@@ -133,7 +142,7 @@ def require_enforceable(protocol: Protocol, schema: StructType) -> None:
                     f"{'.'.join(part.path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
                     " enforced yet, so the table cannot be written. Nothing was written. Use a program that does."
                 )
-    _refuse_chained(_expressions(schema, _GENERATED) if "generatedColumns" in features else {})
+    _refuse_chained(_generated(features, schema))
 
 
 def _refuse_chained(generated: Mapping[str, str]) -> None:

@@ -354,13 +354,13 @@ def _literal(tree: Tree, data_type: DataType) -> tuple[Value, Value] | None:
         if not _has_only(tree, "this", "to", "safe"):
             return None
         text, target = _text(tree.this), tree.to.sql("spark").upper()
-        if text is None:
-            return _of_number(tree, data_type)
-        return _of_time(text, target, data_type)
+        return _of_number(tree, data_type) if text is None else _of_time(text, target, data_type)
     if data_type == "boolean":
         return (tree.this, tree.this) if isinstance(tree, exp.Boolean) else None
-    if text is None:
-        return _of_number(tree, data_type)
+    return _of_number(tree, data_type) if text is None else _of_text(text, data_type)
+
+
+def _of_text(text: str, data_type: str) -> tuple[Value, Value] | None:
     if data_type == "string":
         return text, text
     if data_type in _INTEGERS:
@@ -384,13 +384,17 @@ def _number(tree: Tree) -> int | Decimal | float | None:
                 return int(text)
             return float(text) if re.search("[eE]", text) else Decimal(text)
         case exp.Cast() if _has_only(tree, "this", "to", "safe"):
-            number, target = _number(tree.this), tree.to.sql("spark").upper()
-            bits = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}.get(target)
-            if bits is not None and isinstance(number, int):
-                return number if -(1 << (bits - 1)) <= number < 1 << (bits - 1) else None
-            return float(number) if target == "DOUBLE" and number is not None else None
+            number = _number(tree.this)
+            return None if number is None else _cast_number(number, tree.to.sql("spark").upper())
         case _:
             return None
+
+
+def _cast_number(number: int | Decimal | float, target: str) -> int | float | None:
+    bits = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}.get(target)
+    if bits is not None and isinstance(number, int):
+        return number if -(1 << (bits - 1)) <= number < 1 << (bits - 1) else None
+    return float(number) if target == "DOUBLE" else None
 
 
 def _of_number(tree: Tree, data_type: str) -> tuple[Value, Value] | None:
@@ -439,18 +443,22 @@ def _of_time(text: str, target: str, data_type: str) -> tuple[Value, Value] | No
     match = _PLAIN_TIME.fullmatch(text)
     if match is None or target not in ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
         return None
-    is_day = _PLAIN_DATE.fullmatch(text) is not None
-    try:
-        if data_type == "date":
-            day = date.fromisoformat(text) if target == "DATE" and is_day else None
-            return None if day is None else (day, day)
-        if data_type not in ("timestamp", "timestamp_ntz") or (target == "DATE" and not is_day):
-            return None
-        fraction = timedelta(microseconds=int((match[3] or "").ljust(6, "0")))
-        instant = datetime.fromisoformat(f"{match[1]} {match[2] or '00:00'}") + fraction
-        return _of_instant(instant, match[4], target, data_type)
-    except (ValueError, OverflowError):
+    if target == "DATE" and not _PLAIN_DATE.fullmatch(text):
         return None
+    try:
+        if data_type == "date" and target == "DATE":
+            day = date.fromisoformat(text)
+            return day, day
+        if data_type in ("timestamp", "timestamp_ntz"):
+            return _of_instant(_instant(match), match[4], target, data_type)
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+def _instant(match: re.Match[str]) -> datetime:
+    fraction = timedelta(microseconds=int((match[3] or "").ljust(6, "0")))
+    return datetime.fromisoformat(f"{match[1]} {match[2] or '00:00'}") + fraction
 
 
 def _of_instant(instant: datetime, zone: str | None, target: str, data_type: str) -> tuple[Value, Value] | None:

@@ -290,17 +290,21 @@ def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, ...]
         case "date":
             return _day(chunk.min_raw), _day(chunk.max_raw)
         case "timestamp" | "timestamp_ntz":
-            per_millisecond = _PER_MILLISECOND.get(json.loads(column.logical_type.to_json()).get("timeUnit"))
-            if per_millisecond is None:
-                return None, None
-            zone = "Z" if leaf.primitive == "timestamp" else ""
-            low, high = chunk.min_raw // per_millisecond, -(-chunk.max_raw // per_millisecond)
-            # Beyond the last millisecond of all is none to round up to.
-            return _instant(low * 1000, zone), _instant(high * 1000, zone) or _instant(chunk.max_raw, zone)
+            return _instants(leaf, chunk, column)
         case primitive if primitive.startswith("decimal"):
             return chunk.min, chunk.max
         case _:
             return None, None
+
+
+def _instants(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[str | None, str | None]:
+    per_millisecond = _PER_MILLISECOND.get(json.loads(column.logical_type.to_json()).get("timeUnit"))
+    if per_millisecond is None:
+        return None, None
+    zone = "Z" if leaf.primitive == "timestamp" else ""
+    low, high = chunk.min_raw // per_millisecond, -(-chunk.max_raw // per_millisecond)
+    # Beyond the last millisecond of all is none to round up to.
+    return _instant(low * 1000, zone), _instant(high * 1000, zone) or _instant(chunk.max_raw, zone)
 
 
 def _string_bounds(low: bytes, high: bytes) -> tuple[str | None, str | None]:

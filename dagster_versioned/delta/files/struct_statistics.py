@@ -171,14 +171,19 @@ def _text(array: Any) -> Any:
     if pa.types.is_date(kind):
         return _between('"', compute.cast(array, pa.string()), '"')
     if pa.types.is_timestamp(kind):
-        cut = compute.cast(compute.floor_temporal(array, unit="millisecond"), pa.timestamp("ms"))
-        text = compute.strftime(cut, format="%Y-%m-%dT%H:%M:%S", locale="C")
-        if kind.tz or kind.unit == "ns":  # without a zone at nanoseconds: Spark's oldest way to store an instant
-            # What is old may come of a text whose offset was cut, so it is not called exact.
-            old = compute.less(cut, pa.scalar(WHOLE_OFFSETS, cut.type))
-            text = compute.binary_join_element_wise(text, compute.if_else(old, "+00:00", "Z"), "")
-        return _between('"', text, '"')
+        return _between('"', _times(array), '"')
     return pa.nulls(len(array), pa.string())
+
+
+def _times(array: Any) -> Any:
+    cut = compute.cast(compute.floor_temporal(array, unit="millisecond"), pa.timestamp("ms"))
+    text = compute.strftime(cut, format="%Y-%m-%dT%H:%M:%S", locale="C")
+    if not array.type.tz and array.type.unit != "ns":
+        return text
+    # Without a zone at nanoseconds: Spark's oldest way to store an instant. What is old may come of a text whose offset
+    # was cut, so it is not called exact.
+    old = compute.less(cut, pa.scalar(WHOLE_OFFSETS, cut.type))
+    return compute.binary_join_element_wise(text, compute.if_else(old, "+00:00", "Z"), "")
 
 
 def _object(array: Any) -> Any:

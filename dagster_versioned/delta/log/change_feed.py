@@ -193,17 +193,11 @@ def _unreadable(
     match old, new:
         case StructType(), StructType():
             later = {field.name: field for field in new.fields}
-            for field in old.fields:
-                at = (*path, field.name)
-                now = later.get(field.name)
-                if now is None or _stored_as(field, old_mapping) != _stored_as(now, new_mapping):
-                    return f"it had a column {'.'.join(at)!r}, which is gone or another one"
-                if field.nullable and not now.nullable:
-                    return f"column {'.'.join(at)!r} could be null"
-                reason = _unreadable(field.type, old_mapping, now.type, new_mapping, at)
-                if reason is not None:
-                    return reason
-            return None
+            reasons = (
+                _unreadable_field(field, old_mapping, later.get(field.name), new_mapping, (*path, field.name))
+                for field in old.fields
+            )
+            return next(filter(None, reasons), None)
         case ArrayType(), ArrayType():
             return _unreadable(old.element_type, old_mapping, new.element_type, new_mapping, (*path, "element"))
         case MapType(), MapType():
@@ -214,6 +208,20 @@ def _unreadable(
             return None
         case _:
             return f"column {'.'.join(path)!r} had another type"
+
+
+def _unreadable_field(
+    old: StructField,
+    old_mapping: ColumnMapping,
+    new: StructField | None,
+    new_mapping: ColumnMapping,
+    path: tuple[str, ...],
+) -> str | None:
+    if new is None or _stored_as(old, old_mapping) != _stored_as(new, new_mapping):
+        return f"it had a column {'.'.join(path)!r}, which is gone or another one"
+    if old.nullable and not new.nullable:
+        return f"column {'.'.join(path)!r} could be null"
+    return _unreadable(old.type, old_mapping, new.type, new_mapping, path)
 
 
 def _require_none_back(store: ObjectStore, at_start: Snapshot, commits: list[Commit]) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
+from itertools import count, filterfalse, takewhile
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
@@ -313,12 +313,9 @@ class LogSegment:
         etags: Mapping[str, str] | None = None,
     ) -> None:
         first = checkpoint.version + 1 if checkpoint else 0
-        found = sorted({number for number in versions if first <= number <= version})
-        for expected, number in zip(range(first, version + 1), found, strict=False):
-            if expected != number:
-                raise _gap(expected)
+        found = {number for number in versions if first <= number <= version}
         if first + len(found) != version + 1:
-            raise _gap(first + len(found))
+            raise _gap(next(filterfalse(found.__contains__, count(first))))
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "checkpoint", checkpoint)
         object.__setattr__(self, "commits", range(first, version + 1))
@@ -476,12 +473,9 @@ class _LogListing:
         wanted = newest if version is None else version
         if wanted > newest:
             raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
-        usable = [
-            checkpoint
-            for checkpoint in self.checkpoints
-            if checkpoint.version <= wanted and (before is None or checkpoint.version < before)
-        ]
-        checkpoint = usable[-1] if usable else None
+        newest_checkpoint_at = wanted if before is None else min(wanted, before - 1)
+        usable = (files for files in reversed(self.checkpoints) if files.version <= newest_checkpoint_at)
+        checkpoint = next(usable, None)
         return LogSegment(wanted, checkpoint, self.versions, self.compactions, self.checksums, self.etags)
 
 
@@ -504,9 +498,9 @@ def _every(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[Checkpoint
                 yield CheckpointFiles(version, (file[0],), file[1])
         elif match["format"] == "parquet":
             parts.setdefault((version, int(match["parts"])), {})[int(match["part"])] = file
-    for (version, count), files in parts.items():
-        # By number first: the count is whatever a file's name claims.
-        if len(files) == count and sorted(files) == list(range(1, count + 1)):
+    for (version, total), files in parts.items():
+        # By number first: the total is whatever a file's name claims.
+        if len(files) == total and sorted(files) == list(range(1, total + 1)):
             yield CheckpointFiles(
                 version, tuple(files[part][0] for part in sorted(files)), max(time for _, time in files.values())
             )

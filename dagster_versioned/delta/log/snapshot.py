@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -300,16 +301,22 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
     )
 
 
+_Held = TypeVar("_Held", Protocol, Metadata)
+
+
+def _require_held(action: str, newest: _Held | None, version: int) -> _Held:
+    if newest is None:
+        raise LogCorrupt(f"The log up to version {version} holds no {action} action. Nothing was read.")
+    return newest
+
+
 def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: ExternalFiles) -> Snapshot:
     """Apply ``changes`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
     _require_next(base, changes)
     _require_timestamps(base, changes)
-    protocol = changes.newest_protocol or base.protocol
-    metadata = changes.newest_metadata or base.metadata
     last = changes.last or base
-    if protocol is None or metadata is None:
-        missing = "protocol" if protocol is None else "metaData"
-        raise LogCorrupt(f"The log up to version {last.version} holds no {missing} action. Nothing was read.")
+    protocol = _require_held("protocol", changes.newest_protocol or base.protocol, last.version)
+    metadata = _require_held("metaData", changes.newest_metadata or base.metadata, last.version)
     require_read(protocol, metadata)
     schema = checked.schema if checked and metadata is checked.metadata else _schema_of(metadata)
     require_mapped(schema, column_mapping(protocol, metadata))

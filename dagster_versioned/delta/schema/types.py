@@ -433,16 +433,9 @@ def _type_from_arrow(
     arrow: Any, path: tuple[str, ...]
 ) -> DataType:  # pyarrow-stubs has no common base with .value_type
     types = pa.types
-    if (primitive := _PRIMITIVE_OF.get(arrow)) is not None:
+    primitive = _PRIMITIVE_OF.get(arrow) or _primitive_from_arrow(arrow)
+    if primitive is not None:
         return primitive
-    if is_view(arrow, "string"):
-        return "string"
-    if types.is_fixed_size_binary(arrow) or is_view(arrow, "binary"):
-        return "binary"
-    if types.is_timestamp(arrow):
-        return "timestamp_ntz" if arrow.tz is None else "timestamp"
-    if types.is_decimal(arrow) and 0 <= arrow.scale <= arrow.precision <= 38:
-        return f"decimal({arrow.precision},{arrow.scale})"
     if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
         return _type_from_arrow(arrow.value_type, path)
     if is_list(arrow):
@@ -460,6 +453,19 @@ def _type_from_arrow(
         f"Column {_dotted(path)} has the type {arrow}, which Delta cannot store without loss. {_fix(arrow)}"
         " Nothing was written."
     )
+
+
+def _primitive_from_arrow(arrow: Any) -> str | None:
+    types = pa.types
+    if is_view(arrow, "string"):
+        return "string"
+    if types.is_fixed_size_binary(arrow) or is_view(arrow, "binary"):
+        return "binary"
+    if types.is_timestamp(arrow):
+        return "timestamp_ntz" if arrow.tz is None else "timestamp"
+    if types.is_decimal(arrow) and 0 <= arrow.scale <= arrow.precision <= 38:
+        return f"decimal({arrow.precision},{arrow.scale})"
+    return None
 
 
 def _fix(arrow: pa.DataType) -> str:

@@ -16,6 +16,9 @@ _VERSION = 1
 """Of the encoding: the lowest four bits of the metadata."""
 
 
+_VARIANT_FIELDS = [pa.field(name, pa.binary(), False) for name in ("metadata", "value")]
+
+
 def require_whole(stored: pa.DataType, wanted: DataType, column: str) -> None:
     """Check that no variant of a column, at any depth, is shredded: part of its values would be in columns of their
     own, and the rest alone is another value.
@@ -55,17 +58,7 @@ def require_variants(column: Any, wanted: DataType, name: str) -> None:
         return
     match wanted:
         case "variant":
-            present = column.filter(compute.is_valid(column))
-            metadata, value = (compute.struct_field(present, part) for part in ("metadata", "value"))
-            heads = compute.binary_slice(metadata, 0, 1)
-            known = compute.is_in(heads, value_set=pa.array([bytes([_VERSION | high << 4]) for high in range(16)]))
-            whole = compute.and_(compute.and_kleene(known, compute.is_valid(value)), compute.is_valid(metadata))
-            if wrong := len(present) - (compute.sum(whole).as_py() or 0):
-                raise InvalidInput(
-                    f"{wrong} of {len(column)} values of {name!r} are no variants: each is a metadata and a value in"
-                    " the encoding of the Parquet project, version 1. Nothing was written. Make them with parse_json in"
-                    " Spark, or take them from another table."
-                )
+            _require_encoded(column, name)
         case StructType(fields=fields):
             for field in fields:
                 if StructType([field]).holds("variant"):
@@ -79,6 +72,20 @@ def require_variants(column: Any, wanted: DataType, name: str) -> None:
             pass
 
 
+def _require_encoded(variants: Any, name: str) -> None:
+    present = variants.filter(compute.is_valid(variants))
+    metadata, value = (compute.struct_field(present, part) for part in ("metadata", "value"))
+    heads = compute.binary_slice(metadata, 0, 1)
+    known = compute.is_in(heads, value_set=pa.array([bytes([_VERSION | high << 4]) for high in range(16)]))
+    whole = compute.and_(compute.and_kleene(known, compute.is_valid(value)), compute.is_valid(metadata))
+    if wrong := len(present) - (compute.sum(whole).as_py() or 0):
+        raise InvalidInput(
+            f"{wrong} of {len(variants)} values of {name!r} are no variants: each is a metadata and a value in"
+            " the encoding of the Parquet project, version 1. Nothing was written. Make them with parse_json in"
+            " Spark, or take them from another table."
+        )
+
+
 def with_required_parts(column: Any, wanted: DataType) -> Any:
     """An array in which no part of a variant is null, as files have them: behind a variant that is null, Spark has
     nulls, too.
@@ -88,8 +95,7 @@ def with_required_parts(column: Any, wanted: DataType) -> Any:
     match wanted:
         case "variant":
             parts = [compute.fill_null(column.field(i), b"") for i in range(2)]
-            fields = [pa.field(name, pa.binary(), False) for name in ("metadata", "value")]
-            return pa.StructArray.from_arrays(parts, fields=fields, mask=compute.is_null(column))
+            return pa.StructArray.from_arrays(parts, fields=_VARIANT_FIELDS, mask=compute.is_null(column))
         case StructType(fields=members):
             parts = [with_required_parts(column.field(i), member.type) for i, member in enumerate(members)]
             fields = [pa.field(member.name, part.type) for member, part in zip(members, parts, strict=True)]

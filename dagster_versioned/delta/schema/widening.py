@@ -74,8 +74,7 @@ def common_type(one: DataType, other: DataType) -> DataType | None:
             key, value = common_type(one.key_type, other.key_type), common_type(one.value_type, other.value_type)
             return None if key is None or value is None else replace(one, key_type=key, value_type=value)
         case str(), str():
-            candidates = [one, other, "double", *_decimals(one, other)]
-            return next((type_ for type_ in candidates if _becomes(one, type_) and _becomes(other, type_)), None)
+            return _common_primitive(one, other)
         case _:
             return None
 
@@ -84,6 +83,11 @@ def _common_struct(one: StructType, other: StructType) -> StructType | None:
     types = [common_type(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
     fields = [replace(field, type=found) for field, found in zip(one.fields, types, strict=True) if found]
     return StructType(fields) if len(fields) == len(types) else None
+
+
+def _common_primitive(one: str, other: str) -> str | None:
+    candidates = (one, other, "double", *_decimals(one, other))
+    return next((type_ for type_ in candidates if _becomes(one, type_) and _becomes(other, type_)), None)
 
 
 def _becomes(old: DataType, new: DataType) -> bool:
