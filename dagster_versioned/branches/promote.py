@@ -21,7 +21,7 @@ from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, Invali
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.attestations import carry_attestations
 from dagster_versioned.tables.code_details import carry_details
-from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_of
+from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_of, personal_columns
 from dagster_versioned.tables.environment.registry import Environment
 from dagster_versioned.tables.findings import carry_findings
 from dagster_versioned.tables.history import Version
@@ -257,7 +257,7 @@ def commit_versions(
             write = TableWrite(
                 staging,
                 pending,
-                _settings(snapshot) if state is None else TableOptions(),
+                _settings(snapshot, is_new=state is None),
                 constraints_of(snapshot.metadata.configuration),
                 author=by,
                 partitioning=TableRecord.of(snapshot).partitioning,
@@ -293,10 +293,15 @@ def _carry(table: JudgedTable, versions: Sequence[Version]) -> None:
             carry_attestations(here, there, [version.record.sha256], head.record.sha256)
 
 
-def _settings(snapshot: Snapshot) -> TableOptions:
-    """What an environment's table says of itself beside its rows, for one that production has not."""
+def _settings(snapshot: Snapshot, *, is_new: bool) -> TableOptions:
+    """What an environment's table says of itself beside its rows, for one that production has not; of which columns
+    its files say nothing."""
     known = snapshot.metadata.configuration
+    hidden = personal_columns(known)
+    if not is_new:
+        return TableOptions(known_personal_columns=hidden)
     return TableOptions(
+        known_personal_columns=hidden,
         properties={k: v for k, v in known.items() if not k.startswith(CONSTRAINT) and OWN.get(k) != v},
         constraints=constraints_of(known),
         cluster_by=tuple(".".join(path) for path in clustering_of(snapshot)) or None,

@@ -43,8 +43,9 @@ class FreshParents(VersionCheck):
         rows: list[tuple[object, ...]] = []
         stale: list[str] = []
         unknown: set[str] = set()
+        state = checked.table.state  # which is read anew each time that it is asked for
         for head in checked.heads:
-            cell = CellHead.of(partition_head(checked.table.name, head, checked.table.state))
+            cell = CellHead.of(partition_head(checked.table.name, head, state))
             needs = [upstream.need(checked, head.partition) for upstream in upstreams]
             for change in self._changes(checked, head.partition, cell, needs):
                 name = change.upstream or "code version"

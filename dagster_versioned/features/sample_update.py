@@ -156,7 +156,7 @@ class _Update(Addition):
             update.gone,
             rewrite=retyped or update.rewrite,
             given=given,
-            personal=self._options.personal_columns or (),
+            personal=self._options.hidden_columns,
         )
 
 

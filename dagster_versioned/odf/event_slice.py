@@ -6,7 +6,7 @@ What is computed from a chain's head goes onto that head, or nowhere. Source: se
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 import orjson
 
@@ -149,26 +149,33 @@ class WriteDescription(TypedDict, total=False):
 
 
 def append_events(
-    table: VersionedTable, make: Callable[[Staging], EventSlice], **described: Unpack[WriteDescription]
+    table: VersionedTable,
+    make: Callable[[Staging], EventSlice],
+    *,
+    asset_key: Sequence[str] | None = None,
+    parents: Iterable[Upstream] = (),
+    code_version: str | None = None,
+    message: str | None = None,
+    options: TableOptions | None = None,
+    run: Run | None = None,
 ) -> WriteResult:
     """Append a slice of events and its blocks to a history, in one commit; `EventTable` makes them.
 
-    What ``make`` stages is discarded where nothing is committed. Raises what `VersionedTable.write` does, and
+    It takes a `WriteDescription` apart, so that a member that there is not is refused as Python does. What ``make`` stages is discarded where nothing is committed. Raises what `VersionedTable.write` does, and
     `CommitConflict` where the chain has another head by then.
     """
     began = time.monotonic()
     project, store = table.project, table.store
     require("write events", project)
-    given = described.get("options") or TableOptions()
+    given = options or TableOptions()
     options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
-    parents = parents_by_partition(described.get("parents", ()), [None], project, table.name)[None]
-    asset_key = described.get("asset_key")
-    asset_key = asset_key if asset_key is not None else table.asset_key
-    description = describe(asset_key, parents, described.get("code_version"), described.get("message"), options)
+    own_parents = parents_by_partition(parents, [None], project, table.name)[None]
+    described_key = asset_key if asset_key is not None else table.asset_key
+    description = describe(described_key, own_parents, code_version, message, options)
     table.operations.check_name_is_free()
     with staging_folder(store) as staging:
         pending = PendingSlice(make(staging), description, staging)
-        writing = TableWrite(staging, [pending], options, {}, described.get("run"), project.author)
+        writing = TableWrite(staging, [pending], options, {}, run, project.author)
         state = table.operations.change(_plan(writing, pending, store))
     return writing.results(state, began)[0]
 

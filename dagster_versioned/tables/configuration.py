@@ -18,15 +18,17 @@ TRANSACTIONS_KEPT = timedelta(days=30)
 """How long a table remembers which steps have committed."""
 
 RETENTION = "delta.deletedFileRetentionDuration"
-LOG_RETENTION = "delta.logRetentionDuration"
 
 OWN = {
     "delta.enableInCommitTimestamps": "true",
     RETENTION: "interval 36500 days",
-    LOG_RETENTION: "interval 36500 days",
+    "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": f"interval {TRANSACTIONS_KEPT.days} days",
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
+
+LEFT_PROPERTY = "dagster_versioned.left"
+"""The property of a table that was left to other programs, which keep it."""
 
 PERSONAL = "dagster_versioned.personalColumns"
 """The property that names the columns of which nothing is to be found beside their values: a JSON list."""

@@ -90,6 +90,8 @@ class TableOptions(BaseModel):
 
     No file of such a table tells by its name what is in it. ``None`` leaves those that the table has, ``()`` none.
     """
+    known_personal_columns: tuple[str, ...] = ()
+    """Those that the table has; filled in as rows are written, and not to be given."""
     properties: Mapping[str, str] = Field(default_factory=dict)
     """Table properties to set, for other programs: `configuration.SETTABLE`, and any without the prefix ``delta.``."""
     publish: Literal["at_once", "after_checks"] | None = None
@@ -157,6 +159,11 @@ class TableOptions(BaseModel):
     def _is_a_set(self) -> bool:
         return self.mode != "replace" or bool(self.partition_columns or self.cluster_by)
 
+    @property
+    def hidden_columns(self) -> tuple[str, ...]:
+        """The columns of which files, errors and reports say nothing."""
+        return self.known_personal_columns if self.personal_columns is None else self.personal_columns
+
     def as_metadata(self) -> dict[str, Any]:
         """The options as asset metadata: ``@asset(metadata=TableOptions(...).as_metadata())``."""
         return {METADATA_KEY: self.model_dump(mode="json", exclude_defaults=True)}
@@ -192,6 +199,6 @@ class TableOptions(BaseModel):
             target_part_bytes=self.target_part_bytes,
             row_group_bytes=self.row_group_bytes,
             compression=self.compression,
-            personal=self.personal_columns or (),
+            personal=self.hidden_columns,
             allow_empty=self.allow_empty,
         )

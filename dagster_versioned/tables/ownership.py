@@ -10,7 +10,7 @@ from dagster_versioned.tables.write.table_actions import refuse_left
 
 
 class Ownership(Guard):
-    """Refuses what would be committed to a table that was left: `InvalidInput`."""
+    """Refuses what would be committed to a table that was left: `UnsupportedFeature`."""
 
     def __init__(self, project: ProjectContext, name: TableName, store: ObjectStore) -> None:
         """A table is asked by its state alone."""

@@ -5,7 +5,7 @@ like of the versions that a new one is made of are recorded with it; the rows ar
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -158,7 +158,7 @@ class RepartitionPlan:
             TableOptions(
                 row_order=order,
                 partition_columns=columns,
-                personal_columns=personal_columns(state.snapshot.metadata.configuration) or None,
+                known_personal_columns=personal_columns(state.snapshot.metadata.configuration),
                 allow_empty=True,
             ),
         )
@@ -184,11 +184,18 @@ class RepartitionPlan:
         for add in parts_of(state.snapshot):
             by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
         schema = state.snapshot.schema.all_nullable()
+        hidden = personal_columns(state.snapshot.metadata.configuration)
+        keys = self.key_of if isinstance(self.key_of, Mapping) else {"": self.key_of}
+        if shown := [name for name in keys.values() if isinstance(name, str) and name in hidden]:
+            raise InvalidInput(
+                f"Column {shown[0]!r} is personal, and the log would tell its values as keys of partitions. Nothing "
+                "was changed. Choose another column."
+            )
         for partition, version in sorted(heads.items(), key=lambda head: head[0] or ""):
             if version not in self.known:
                 check_parts(version, by_partition[partition])
                 scan = scan_of(self.operations.store, schema, by_partition[partition])
-                rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), self.types)
+                rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), self.types, hidden)
                 is_same = self.partitioning == "same"
                 self.known[version] = [(partition, rows)] if is_same else self._split(rows)
 
@@ -247,8 +254,9 @@ def _heads(table: str, state: TableState) -> dict[str | None, Version]:
     return heads
 
 
-def _retyped(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
-    """The rows with some columns in other types, which hold every value of them. Raises `InvalidInput`."""
+def _retyped(rows: pa.Table, types: Mapping[str, str], hidden: Collection[str]) -> pa.Table:
+    """The rows with some columns in other types, which hold every value of them. Raises `InvalidInput`, which shows no
+    value of ``hidden`` columns."""
     for name, text in types.items():
         column = _column(rows, name)
         wanted = type_to_arrow(
@@ -257,7 +265,7 @@ def _retyped(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
         try:
             found = column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise _unfit(name, column, text, str(error)) from None
+            raise _unfit(name, column, text, "a value does not fit" if name in hidden else str(error)) from None
         floats = pa.types.is_floating(column.type) and pa.types.is_floating(found.type)
         if floats and not np.array_equal(column.drop_null(), found.drop_null().cast(column.type), equal_nan=True):
             raise _unfit(name, column, text, "digits would be lost")

@@ -23,7 +23,7 @@ from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.code_details import code_of, compare_codes
 from dagster_versioned.tables.computations import ForgottenVersions, affected, find, made_by_computations, remember
-from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION, constraints_of, personal_columns
+from dagster_versioned.tables.configuration import RETENTION, constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
@@ -389,7 +389,7 @@ class VersionedTable:
     ) -> LeaveReport:
         """Leave the table to other programs: it is a Delta table like any other, and takes no more versions.
 
-        Versions are read as before, here and by their numbers. Other programs keep what they remove, and the log, for
+        Versions are read as before, here and by their numbers. Other programs keep what they remove for
         ``retention``, such as ``"interval 30 days"``; ``None``: as the table says, which is a hundred years unless its
         properties were set. What they commit is foreign until `adopt` takes the table back. Raises `InvalidInput` for
         a history of events, a draft that waits, a retention that is none, and one that would not keep what pins, tags
@@ -398,7 +398,7 @@ class VersionedTable:
         self._require("leave", dry_run=dry_run)
         refuse_dropped(self.name, self._known())
         if retention is not None:
-            require_values({RETENTION: retention, LOG_RETENTION: retention})
+            require_values({RETENTION: retention})
             if kept := self.operations.collector().protected():
                 raise InvalidInput(
                     f"Of {self.name}, {next(iter(kept.values()))}, which other programs would not keep for longer than "
@@ -767,12 +767,10 @@ class VersionedTable:
         return constraints_of(self._known().snapshot.metadata.configuration)
 
     def with_personal_columns(self, options: TableOptions) -> TableOptions:
-        """The options with the personal columns that the table has, where they name none."""
+        """The options with the personal columns that the table has, as of a moment ago; the draft looks again."""
         state = self.operations.cache.known
-        if options.personal_columns is not None or state is None:
-            return options  # as of a moment ago; the draft looks again
-        personal = personal_columns(state.snapshot.metadata.configuration)
-        return options.model_copy(update={"personal_columns": personal}) if personal else options
+        known = () if state is None else personal_columns(state.snapshot.metadata.configuration)
+        return options.model_copy(update={"known_personal_columns": known}) if known else options
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)

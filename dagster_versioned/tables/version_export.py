@@ -74,7 +74,8 @@ def export_version(
     _copy(table.store, there, [info for info in wanted if present.get(info.key) != info.size], progress)
     if problems := part_problems(there, files.adds):
         key, problem = problems[0]
-        there.delete([key])  # what has the right size would not be copied again
+        # What has the right size would not be copied again.
+        there.delete(sorted(objects_of(table.store, (add for add in files.adds if add.key == key))))
         raise IntegrityError(
             f"{table.name}/{key} is not what the log says: {problem}. There is no table at {there.uri}. "
             f"`dagster-versioned verify {table.name}` says what is damaged."

@@ -22,6 +22,7 @@ from dagster_versioned.delta.log.snapshot import LoadedLog
 from dagster_versioned.errors import IntegrityError, InvalidName, ObjectNotFound
 from dagster_versioned.identity.names import partition_key
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import LEFT_PROPERTY
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, CommitRecord, History, Version
 
@@ -141,7 +142,8 @@ def load_history(loaded: LoadedLog, commits: StoredCommits) -> History:
         noted = read_note(loaded.notes, checkpoint, commits)
         heads = _heads(loaded.snapshot.domains, checkpoint, commits)
         # Of a table that was left to other programs, checkpoints know no heads any more.
-        is_ours = loaded.snapshot.metadata.is_set("delta.enableInCommitTimestamps")
+        metadata = loaded.snapshot.metadata
+        is_ours = metadata.is_set("delta.enableInCommitTimestamps") and not metadata.is_set(LEFT_PROPERTY)
         if noted is not None and heads is not None and is_ours:
             return History.at_checkpoint(noted, heads, checkpoint, commits).advance(loaded.commits)
     older = commits.records(checkpoint) if checkpoint >= 0 else ()

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
@@ -87,7 +87,7 @@ class TestLeaving:
             lambda: table.repartition("same", types={"n": "string"}, dry_run=False),
         )
         for verb in verbs:
-            with pytest.raises(InvalidInput, match="left to other programs"):
+            with pytest.raises(UnsupportedFeature, match="left to other programs"):
                 verb()
         table.leave(dry_run=False)
         assert table.state.log_version == end
@@ -122,7 +122,7 @@ class TestLeaving:
         with pytest.raises(OSError, match="died"):
             table.leave(dry_run=False)
         again = Project(project.name, project.store).table("numbers")
-        with pytest.raises(InvalidInput, match="left to other programs"):
+        with pytest.raises(UnsupportedFeature, match="left to other programs"):
             again.write(rows(7))
         again.leave(dry_run=False)
         deltalake.write_deltalake(place_of(again), rows(5), mode="append")
@@ -169,7 +169,7 @@ class TestTakingBack:
         deltalake.write_deltalake(place_of(table), rows(5), mode="append")
         deltalake.DeltaTable(place_of(table)).create_checkpoint()
         again = Project(project.name, project.store).table("numbers")
-        with pytest.raises(InvalidInput, match="left to other programs"):
+        with pytest.raises(UnsupportedFeature, match="left to other programs"):
             again.write(rows(7))
         result = again.adopt(message="back")
         assert (result.change, result.version.identity.nrow) == ("full", 4)

@@ -158,7 +158,7 @@ class Addition(PendingWrite):
 
     def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> RowMatch | None:
         """Which rows go; ``None`` where they all stay."""
-        personal = self._options.personal_columns or ()
+        personal = self._options.hidden_columns
         return RowMatch(self._options.merge_key, given=given, personal=personal) if self._mode == "merge" else None
 
     def _upsert(self, scan: Scan, base: HeadParts, matching: RowMatch | None) -> Upsert:

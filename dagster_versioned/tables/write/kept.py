@@ -123,6 +123,6 @@ def stand(
         return False
     if options.cluster_by is not None and clustering_actions(snapshot, snapshot.schema, options.cluster_by):
         return False
-    properties = configuration(snapshot.metadata, options.properties, options.constraints)
+    properties = configuration(snapshot.metadata, options.properties, options.constraints, options.personal_columns)
     is_as_recorded = record_after(taken, state) == TableRecord.of(snapshot)
     return is_as_recorded and properties == snapshot.metadata.configuration

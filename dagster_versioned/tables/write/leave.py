@@ -13,7 +13,7 @@ from dagster_versioned.delta.log.commits import read_commit
 from dagster_versioned.delta.log.snapshot import OWN_DOMAINS, Snapshot
 from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.configuration import LOG_RETENTION, RETENTION
+from dagster_versioned.tables.configuration import LEFT_PROPERTY, RETENTION
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.table_actions import STAMPED, has_left, table_actions
@@ -39,7 +39,7 @@ class LeaveReport:
 
 class Departure:
     """The drafts of leaving a table, one after the other; ``retention`` is how long other programs keep what they
-    remove (an interval of Delta's), ``None``: as long as the table says."""
+    remove (an interval of Delta's), ``None``: as long as the table says. The log is kept, or nobody could come back."""
 
     def __init__(self, retention: str | None, by: str | None, why: str | None) -> None:
         self._retention = retention
@@ -50,11 +50,9 @@ class Departure:
         assert state is not None  # the caller asked for the table's state first
         snapshot = state.snapshot
         metadata = self._metadata(snapshot.metadata)
-        domains = _own_domains(snapshot)
-        if metadata != snapshot.metadata or domains:
-            removed = [DomainMetadata(name, text, removed=True) for name, text in domains.items()]
-            changed = [] if metadata == snapshot.metadata else [metadata]
-            return CommitDraft(_LEAVE, [*changed, *removed], {LEFT: self._reason})
+        if not has_left(state):  # else what there is belongs to others
+            removed = [DomainMetadata(name, text, removed=True) for name, text in _own_domains(snapshot).items()]
+            return CommitDraft(_LEAVE, [metadata, *removed], {LEFT: self._reason})
         protocol = protocol_without(snapshot.protocol, _dropped(snapshot))
         if protocol == snapshot.protocol:
             return None
@@ -71,8 +69,8 @@ class Departure:
 
     def _metadata(self, metadata: Metadata) -> Metadata:
         left = {key: text for key, text in metadata.configuration.items() if key not in (STAMPED, *_ENABLEMENT)}
-        kept = {} if self._retention is None else dict.fromkeys((RETENTION, LOG_RETENTION), self._retention)
-        return replace(metadata, configuration={**left, **kept})
+        kept = {} if self._retention is None else {RETENTION: self._retention}
+        return replace(metadata, configuration={**left, **kept, LEFT_PROPERTY: "true"})
 
 
 class Readmission:
@@ -90,7 +88,9 @@ class Readmission:
         if left_at is not None:
             domains = read_commit(self._store, left_at).domains
             restored = [replace(each, removed=False) for each in domains if each.domain.startswith(OWN_DOMAINS)]
-        actions = table_actions(state, state.snapshot.schema, timestamp, takes_over=True)
+        known = state.snapshot.metadata.configuration
+        properties = {key: text for key, text in known.items() if key != LEFT_PROPERTY}
+        actions = table_actions(state, state.snapshot.schema, timestamp, properties, takes_over=True)
         return CommitDraft("ADOPT", [*actions, *restored], {LEFT: {}})
 
 

@@ -17,7 +17,7 @@ from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
-from dagster_versioned.tables.configuration import OWN, configuration, with_statistics_of
+from dagster_versioned.tables.configuration import LEFT_PROPERTY, OWN, configuration, with_statistics_of
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
@@ -61,13 +61,14 @@ def table_actions(
 
 def has_left(state: TableState) -> bool:
     """Whether the table had versions and is now another program's: its log says nothing for this package any more."""
-    return bool(state.history.heads) and state.snapshot.metadata.configuration.get(STAMPED) != "true"
+    metadata = state.snapshot.metadata
+    return metadata.is_set(LEFT_PROPERTY) or (bool(state.history.heads) and not metadata.is_set(STAMPED))
 
 
 def refuse_left(state: TableState) -> None:
-    """Raise `InvalidInput` for a table that was left to other programs."""
+    """Raise `UnsupportedFeature` for a table that was left to other programs."""
     if has_left(state):
-        raise InvalidInput(
+        raise UnsupportedFeature(
             "This table was left to other programs (`dagster-versioned leave`), so it takes no versions. Nothing was "
             "written. Take it back with `dagster-versioned adopt`, or write under another asset key."
         )
@@ -80,8 +81,9 @@ def _properties_after(
     properties = configuration(known, {}, None) if given is None else given
     if takes_over:
         return {**properties, **OWN}
-    if state is not None and state.snapshot.metadata.configuration.get(STAMPED) != "true":
+    if state is not None:
         refuse_left(state)
+    if state is not None and not state.snapshot.metadata.is_set(STAMPED):
         raise UnsupportedFeature(
             "This Delta table was created by another program, without in-commit timestamps: it holds no versions yet. "
             "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "

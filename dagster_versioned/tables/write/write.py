@@ -234,6 +234,7 @@ class TableWrite:
     ) -> CommitDraft | None:
         """The draft that changes no version: the table's record, properties and clustering, and lost files."""
         assert state is not None  # a table without a log has no head that a pending could equal
+        self._require_personal(state, state.snapshot.schema)
         needs, staged = self._needs(), self._staged()
         if self.operation == "REPARTITION":
             return CommitDraft(self.operation, record, announces=False, needs=needs, staged=staged)
@@ -282,7 +283,7 @@ class TableWrite:
         known = state.snapshot.metadata if state else None
         personal = self.options.personal_columns
         properties = configuration(known, self.options.properties, self.options.constraints, personal)
-        if self.operation == "WRITE" and not set(personal_columns(properties)) <= set(personal or ()):
+        if not set(personal_columns(properties)) <= set(self.options.hidden_columns):
             raise CommitConflict(
                 f"The table got the personal columns {list(personal_columns(properties))} while it was written, of "
                 "which the files that were made tell. Nothing was written. Try again."
@@ -303,18 +304,20 @@ class TableWrite:
 
     def _require_personal(self, state: TableState | None, schema: StructType) -> None:
         """Raise `InvalidInput` where a personal column is none, or the log tells its values."""
-        personal = self.options.personal_columns or ()
         known = personal_columns(state.snapshot.metadata.configuration) if state else ()
+        personal = known if self.options.personal_columns is None else self.options.personal_columns
         if strange := sorted({*personal} - {*known, *schema.names}):
             raise InvalidInput(
                 f"The table has no column {strange[0]!r}, which is to be personal. Nothing was written. It has: "
                 f"{', '.join(map(repr, schema.names))}."
             )
-        clustered = {path[0] for path in clustering_of(state.snapshot)} if state and not self.options.cluster_by else ()
-        if shown := sorted({*personal} & {*clustered}):
+        clustered = self.options.cluster_by
+        if clustered is None:
+            clustered = [path[0] for path in clustering_of(state.snapshot)] if state else ()
+        if shown := sorted({*personal} & {*clustered, *self.options.partition_columns}):
             raise InvalidInput(
-                f"The table is clustered by {shown[0]!r}, so its log tells the least and the greatest of its values. "
-                "Nothing was written. Give the table other columns, or none, with TableOptions(cluster_by=…)."
+                f"The table would be clustered or partitioned by {shown[0]!r}, whose values its log would tell, and "
+                "which is personal. Nothing was written. Choose other columns, or none: TableOptions(cluster_by=())."
             )
 
     def _require_rows(self, state: TableState, changing: Sequence[WritePlan], constraints: Mapping[str, str]) -> None:
