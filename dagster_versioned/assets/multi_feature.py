@@ -1,7 +1,7 @@
 """`versioned_multi_feature`: one function for several features, each with its own increment and its own commit."""
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, Unpack, cast
@@ -153,10 +153,8 @@ def _described(
 ) -> dict[str, dg.AssetSpec]:
     """The specs by feature, checked."""
     listed = list(specs)
-    kinds: list[tuple[type, Sequence[Any]]] = [(Feature, features), (dg.AssetSpec, listed)]
-    for kind, given in kinds:
-        if strange := [f"{each!r:.100}" for each in given if not isinstance(each, kind)]:
-            raise InvalidInput(f"{', '.join(strange)} is no {kind.__name__}. Nothing was defined; name one of these.")
+    _require_each(features, Feature)
+    _require_each(listed, dg.AssetSpec)
     keys, found = {feature.key for feature in features}, dict[str, dg.AssetSpec]()
     for spec in listed:
         key = "/".join(spec.key.path)
@@ -176,6 +174,11 @@ def _described(
     return found
 
 
+def _require_each(given: Iterable[object], kind: type) -> None:
+    if strange := [f"{each!r:.100}" for each in given if not isinstance(each, kind)]:
+        raise InvalidInput(f"{', '.join(strange)} is no {kind.__name__}. Nothing was defined; name one of these.")
+
+
 def _check(features: Sequence[Feature]) -> None:
     keys = [feature.key for feature in features]
     if not keys or len(set(map(_output_name, keys))) < len(keys):
@@ -183,15 +186,20 @@ def _check(features: Sequence[Feature]) -> None:
     if len({bool(feature.deps) for feature in features}) > 1:
         raise _refused(features, "depend on others, and some on none", "make those that depend on none another asset")
     for feature in features:
-        inner = [dep.feature for dep in feature.deps if dep.feature in keys]
-        if inner:
-            raise _refused(
-                features,
-                f"depend on each other: {feature.key!r} on {inner}, which is written when the function has returned",
-                "make it another asset",
-            )
-        if feature.project is not None:
-            raise _refused(features, f"have {feature.key!r}, which {feature.project} computes", "leave it out")
+        _check_owned(feature, features, keys)
+
+
+def _check_owned(feature: Feature, features: Sequence[Feature], keys: Collection[str]) -> None:
+    """Raise `InvalidInput` where one of the features is another project's, or depends on others of them."""
+    inner = [dep.feature for dep in feature.deps if dep.feature in keys]
+    if inner:
+        raise _refused(
+            features,
+            f"depend on each other: {feature.key!r} on {inner}, which is written when the function has returned",
+            "make it another asset",
+        )
+    if feature.project is not None:
+        raise _refused(features, f"have {feature.key!r}, which {feature.project} computes", "leave it out")
 
 
 def _refused(features: Sequence[Feature], what: str, fix: str) -> InvalidInput:

@@ -59,16 +59,19 @@ def locations_in(folder: Path) -> list[CodeLocation]:
     Raises `InvalidInput` where one of these files cannot be read, or says something else than Dagster takes.
     """
     folder = folder.absolute()
-    file = folder / "pyproject.toml"
-    own = _table(file, _toml(file), "tool", "dagster")
-    names = [_text(file, own["module_name"], "module_name")] if "module_name" in own else []
-    modules = [table for table in _tables(file, own, "modules") if table.get("type") == "module"]
-    names += [_text(file, module.get("name"), "modules.name") for module in modules]
-    if names:
+    if names := _module_names(folder / "pyproject.toml"):
         return [CodeLocation(name, folder=folder) for name in names]
     found = _projects_in(folder)
     workspace = next((folder / name for name in _WORKSPACES if (folder / name).is_file()), None)
     return found or (locations_of_workspace(workspace) if workspace else [])
+
+
+def _module_names(file: Path) -> list[str]:
+    """The modules that a pyproject.toml names for Dagster."""
+    own = _table(file, _toml(file), "tool", "dagster")
+    names = [_text(file, own["module_name"], "module_name")] if "module_name" in own else []
+    modules = [table for table in _tables(file, own, "modules") if table.get("type") == "module"]
+    return names + [_text(file, module.get("name"), "modules.name") for module in modules]
 
 
 def _projects_in(folder: Path) -> list[CodeLocation]:

@@ -71,14 +71,17 @@ class _Reader:
             case 8:
                 return self._bytes(self._varint())
             case 9 | 10:
-                header = self._byte()
-                count = self._varint() if header >> 4 == _MANY else header >> 4
-                item = max(header & 15, 2)  # of booleans, which are bytes in a list, either type may be named
-                return header & 15, [self._byte() if item == 2 else self._value(item) for _ in range(count)]
+                return self._list()
             case 12:
                 return self.struct()
             case _:
                 raise ValueError(f"A footer of Parquet has no value of Thrift's type {kind}.")
+
+    def _list(self) -> tuple[int, list[Any]]:
+        header = self._byte()
+        count = self._varint() if header >> 4 == _MANY else header >> 4
+        item = max(header & 15, 2)  # of booleans, which are bytes in a list, either type may be named
+        return header & 15, [self._byte() if item == 2 else self._value(item) for _ in range(count)]
 
     def _byte(self) -> int:
         self._at += 1

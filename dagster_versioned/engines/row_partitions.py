@@ -191,9 +191,14 @@ def _normal(table: pa.Table, column: KeyColumn) -> "tuple[pa.ChunkedArray[Any], 
         wall = getattr(kind, "tz", None) is None
         moments = values.cast(kind).cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False)
         return cast("pa.ChunkedArray[Any]", moments.cast(pa.int64())), wall
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if not (is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind)):
+    if not _is_comparable(kind):
         raise no_key(column.name, kind)
     if pa.types.is_date(kind):
         values = values.cast(kind).cast(pa.date32())
     return cast("pa.ChunkedArray[Any]", values.cast(pa.string())), False
+
+
+def _is_comparable(kind: Any) -> bool:
+    """Whether values of a type are compared with partition keys as text."""
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return is_text or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind)

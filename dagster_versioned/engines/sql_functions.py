@@ -241,9 +241,8 @@ def _parsed_by_format(node: Expr, type_of: TypeOf) -> Expr | None:
     wanted = node.args.get("format")
     if not isinstance(wanted, exp.Literal) or not wanted.is_string or type_of(node.this) != "VARCHAR":
         return None
-    parts: list[str] = re.findall("yyyy|MM|dd|HH|mm|ss|[-/:., _]|.", wanted.name, re.DOTALL)
-    read = [part for part in parts if part in _FORMAT_CODES]
-    if "yyyy" not in read or len(read) > len({*read}) or not {*parts} - {*read} <= {*"-/:., _"}:
+    parts = _format_parts(wanted.name)
+    if parts is None:
         return None
     form = "".join(_FORMAT_CODES.get(part, part) for part in parts)
     shape = "".join("[0-9]" * len(part) if part in _FORMAT_CODES else f"[{part}]" for part in parts)
@@ -252,6 +251,15 @@ def _parsed_by_format(node: Expr, type_of: TypeOf) -> Expr | None:
         f" TIMESTAMPTZ) ELSE error('a value has no result in to_timestamp: it is not like {wanted.name}') END",
         x=node.this,
     )
+
+
+def _format_parts(text: str) -> list[str] | None:
+    """The parts of a format, and what is between them; ``None`` without a year, with a part twice or an unknown one."""
+    parts: list[str] = re.findall("yyyy|MM|dd|HH|mm|ss|[-/:., _]|.", text, re.DOTALL)
+    read = [part for part in parts if part in _FORMAT_CODES]
+    if "yyyy" not in read or len(read) > len({*read}) or not {*parts} - {*read} <= {*"-/:., _"}:
+        return None
+    return parts
 
 
 def _from_text(node: Expr, type_of: TypeOf) -> Expr | None:

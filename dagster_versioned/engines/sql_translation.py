@@ -94,8 +94,8 @@ def _sole(trees: list[Expr | None]) -> Expr | None:
     select = trees[0] if len(trees) == 1 else None
     if not isinstance(select, exp.Select):
         return None
-    others = [value for name, value in select.args.items() if name not in ("expressions", "kind") and value]
-    if others or len(select.expressions) != 1 or not isinstance(select.expressions[0], exp.Paren | exp.Subquery):
+    clauses = {name for name, value in select.args.items() if value} - {"expressions", "kind"}
+    if clauses or len(select.expressions) != 1 or not isinstance(select.expressions[0], exp.Paren | exp.Subquery):
         return None
     tree: Expr = select.expressions[0]
     if isinstance(tree, exp.Subquery):

@@ -32,6 +32,7 @@ from dagster_versioned.features.resolve import sample_plan
 from dagster_versioned.features.upstream_files import UpstreamFiles, is_own, table_of
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.feature_record import FeatureRecord
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
 
 Certainty = Literal["exact", "at most", "unknown"]
@@ -131,10 +132,7 @@ def _of_feature(
 ) -> tuple[PendingWork, UpstreamFiles | _PendingFeature | None]:
     heads = table.state.history.heads if table.exists() else {}
     try:
-        if heads and None not in heads:
-            raise _UnknownError("it has partitions")
-        record = FeatureRecord.of(heads[None].identity.custom) if heads else None
-        how = hash_of(record) if record else SampleHash()
+        how = _sample_hash(heads)
         plan = sample_plan(graph, feature.key, how)
         deps, given = _upstreams(feature, plan, table, above)
         lighter = replace(feature, deps=deps)
@@ -151,6 +149,14 @@ def _of_feature(
     )
     stored = UpstreamFiles.current(table)
     return pending_work, _PendingFeature(stored, plan, increment) if increment or stored is None else stored
+
+
+def _sample_hash(heads: Mapping[str | None, Version]) -> SampleHash:
+    """How a table's samples are hashed, or will be; raises `_UnknownError` where it has partitions."""
+    if heads and None not in heads:
+        raise _UnknownError("it has partitions")
+    record = FeatureRecord.of(heads[None].identity.custom) if heads else None
+    return hash_of(record) if record else SampleHash()
 
 
 def _upstreams(

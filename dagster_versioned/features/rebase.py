@@ -183,8 +183,10 @@ def _names_alone(key: str, before: FeatureGraph, after: FeatureGraph, names: Map
 def _checked(plan: AcceptedSamples, names_alone: bool, compute: Compute | None, believed: bool, compare: int) -> int:
     """How many of the accepted samples were computed and found equal. Raises `InvalidInput` where they are not."""
     key, increment = plan.feature.feature.key, plan.increment
-    if increment is None or compute is None:
-        if increment is not None and not names_alone and not believed:
+    if increment is None:
+        return 0
+    if compute is None:
+        if not (names_alone or believed):
             raise InvalidInput(
                 f"Feature {key!r} is computed by other code or from other fields than its {plan.samples} samples "
                 f"were. Nothing was written. Give its function (compute={{{key!r}: …}}), which is called for some of "

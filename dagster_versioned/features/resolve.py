@@ -79,6 +79,11 @@ def _units(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[st
     units = tuple(name for name in feature.id_columns if name in found)
     for each in upstreams:
         _require_told_apart(feature, each, units)
+    _require_ids_of_all(feature, upstreams, units)
+    return units
+
+
+def _require_ids_of_all(feature: Feature, upstreams: tuple[UpstreamSamples, ...], units: tuple[str, ...]) -> None:
     required = {name for each in upstreams if not each.optional for name in each.on}
     for known in [required] if required else [{*each.on} for each in upstreams]:
         if lost := [name for name in units if name not in known]:
@@ -86,7 +91,6 @@ def _units(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[st
                 f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples "
                 "would have none. Nothing was computed or written. Make one of these upstreams required."
             )
-    return units
 
 
 def _require_told_apart(feature: Feature, upstream: UpstreamSamples, units: tuple[str, ...]) -> None:

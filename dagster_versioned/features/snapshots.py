@@ -218,13 +218,18 @@ def _named(wanted: Reference, pushes: list[Push], reference: object) -> list[Pus
         case AsOf(moment):
             return [push for push in pushes if push.at <= moment][:1]
         case ShaPrefix(prefix):
-            found = [push for push in pushes if push.snapshot.startswith(prefix)]
-            return found or [push for push in pushes if push.project_version.startswith(prefix)]
+            return _named_by_sha(prefix, pushes)
         case PinName() | TagName():
             raise InvalidReference(
                 f"Pins and tags name versions of tables; {reference!r:.100} names no push. Give @3, the start of a"
                 " SHA, or a time."
             )
+
+
+def _named_by_sha(prefix: str, pushes: list[Push]) -> list[Push]:
+    """The pushes of a snapshot, or else of a version of the project, whose SHA begins like this."""
+    found = [push for push in pushes if push.snapshot.startswith(prefix)]
+    return found or [push for push in pushes if push.project_version.startswith(prefix)]
 
 
 def snapshot_bytes(graph: FeatureGraph) -> bytes:

@@ -111,29 +111,12 @@ def resolve_update(
     key = key_text(feature)
     definition, table = graph[key], project.table(key.split("/"))
     kept = FeatureTable(graph, key, table, hash or _stored_hash(table, partition))
+    _require_samples(definition, samples, where)
     if not definition.deps:
-        if samples is None:
-            raise InvalidInput(
-                f"Feature {key!r} has no upstream. Nothing was computed or written; give all its samples "
-                f"(samples=…), with the column {PROVENANCE_BY_FIELD!r} where they bring versions of their own."
-            )
-        if where:
-            raise InvalidInput(
-                f"Feature {key!r} has no upstream to which {dict(where)} could apply. Nothing was computed or written."
-            )
         as_type = as_type or cast("type[Any]", type(samples))
         found = kept.resolve_samples(samples, partition=partition, as_type=as_type, full=full, stale_if=stale_if)
         return FeatureUpdate(found, [], partition)
-    if samples is not None:
-        raise InvalidInput(
-            f"Feature {key!r} is computed from {[dep.feature for dep in definition.deps]}, but samples were given. "
-            "Nothing was computed or written. Leave them out, or write them to its upstream."
-        )
-    others = list(upstreams)
-    files = {
-        dep.feature: _upstream(table_of(graph[dep.feature], project, others), partition) for dep in definition.deps
-    }
-    given = {name: each for name, each in files.items() if each is not None}
+    given = _upstreams(project, graph, definition, list(upstreams), partition)
     as_type = as_type or pa.Table
     found = kept.resolve(given, partition=partition, as_type=as_type, full=full, stale_if=stale_if, where=where)
     parents = [parent for each in given.values() for parent in each.table.upstream_of(each.files)]
@@ -145,6 +128,34 @@ def _stored_hash(table: VersionedTable, partition: str | None) -> SampleHash | N
     head = table.state.history.heads.get(partition) if table.exists() else None
     record = FeatureRecord.of(head.identity.custom) if head is not None else None
     return None if record is None else hash_of(record)
+
+
+def _require_samples(feature: Feature, samples: Any, where: Mapping[str, str] | None) -> None:
+    """Raise `InvalidInput` where samples, or conditions on upstreams, are not what this feature is resolved from."""
+    if feature.deps:
+        if samples is not None:
+            raise InvalidInput(
+                f"Feature {feature.key!r} is computed from {[dep.feature for dep in feature.deps]}, but samples were "
+                "given. Nothing was computed or written. Leave them out, or write them to its upstream."
+            )
+    elif samples is None:
+        raise InvalidInput(
+            f"Feature {feature.key!r} has no upstream. Nothing was computed or written; give all its samples "
+            f"(samples=…), with the column {PROVENANCE_BY_FIELD!r} where they bring versions of their own."
+        )
+    elif where:
+        raise InvalidInput(
+            f"Feature {feature.key!r} has no upstream to which {dict(where)} could apply. Nothing was computed or "
+            "written."
+        )
+
+
+def _upstreams(
+    project: Project, graph: FeatureGraph, feature: Feature, others: Iterable[Project], partition: str | None
+) -> dict[str, UpstreamFiles]:
+    """The files of the upstreams that were written, by feature."""
+    files = {dep.feature: _upstream(table_of(graph[dep.feature], project, others), partition) for dep in feature.deps}
+    return {key: each for key, each in files.items() if each is not None}
 
 
 def _upstream(table: VersionedTable, partition: str | None) -> UpstreamFiles | None:

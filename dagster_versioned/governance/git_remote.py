@@ -102,11 +102,16 @@ def _folder(text: str, roots: Sequence[Path] | None) -> RemoteUrl:
     if ".." in path.parts:
         raise _refusal("has '..' in its path")
     path = path.absolute()
-    if roots is None and (listed := os.environ.get(ROOTS_VARIABLE)) is not None:
-        roots = [Path(root) for root in listed.split(os.pathsep) if root]
-    if roots is not None and not any(path.resolve().is_relative_to(root.resolve()) for root in roots):
+    if not _is_allowed(path, roots):
         raise _refusal(f"lies outside of the folders that {ROOTS_VARIABLE} allows")
     return RemoteUrl(str(path), "file", path)
+
+
+def _is_allowed(path: Path, roots: Sequence[Path] | None) -> bool:
+    """Whether a folder lies inside of one of the roots, by default those of the environment; without any, each does."""
+    if roots is None and (listed := os.environ.get(ROOTS_VARIABLE)) is not None:
+        roots = [Path(root) for root in listed.split(os.pathsep) if root]
+    return roots is None or any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
 def _ssh(text: str, form: re.Pattern[str], said: str) -> RemoteUrl:

@@ -424,7 +424,11 @@ def _event_ahead(ref: Ref | None, history: MigrationHistory | None, state: "Proj
             return event
     if pending is None or ref is None or ref.current != pending.target:
         return None
-    # It has switched, and its history was lost since; what was counted is lost with it.
+    return _event_of_switch(ref, pending)
+
+
+def _event_of_switch(ref: Ref, pending: PendingMigration) -> Event:
+    """The event of a migration that has switched, whose history was lost since; what was counted is lost with it."""
     return Event(
         id=pending.id,
         kind="migrated",

@@ -246,11 +246,7 @@ class VersionMirror:
         return looked
 
     def _look_at(self, tree: Tree, table: str, data: bytes | None, is_accepted: bool) -> _TableUpdate:
-        seen, wrong = SeenCommits(()), None
-        try:
-            seen = self._parse(commits_path(table), data)
-        except GovernanceError as error:
-            wrong = str(error)
+        seen, wrong = self._seen(table, data)
         gone, history = MirroredTable(table, seen.log_version, -1, None), None
         try:
             history = self._project.table(table).state.history
@@ -263,12 +259,19 @@ class VersionMirror:
             return _TableUpdate(gone, refused=str(error))
         if wrong is not None and not is_accepted:
             return _TableUpdate(gone, refused=wrong)
-        documents: dict[str, bytes | None] = {}
-        if wrong is not None:  # another table of that name, so nothing of the old one may stay
-            documents |= {path: None for path in tree.paths(table) if is_table_document(path)}
+        # Where it is another table of that name, nothing of the old one may stay.
+        replaced: Iterable[str] = () if wrong is None else filter(is_table_document, tree.paths(table))
+        documents: dict[str, bytes | None] = dict.fromkeys(replaced)
         if history is None:
             return _TableUpdate(gone, documents)
         return self._update_of(tree, table, seen, history, documents)
+
+    def _seen(self, table: str, data: bytes | None) -> tuple[SeenCommits, str | None]:
+        """The commits that the mirror saw of a table, and why these cannot be read if they cannot."""
+        try:
+            return self._parse(commits_path(table), data), None
+        except GovernanceError as error:
+            return SeenCommits(()), str(error)
 
     def _update_of(
         self, tree: Tree, table: str, seen: SeenCommits, history: History, documents: dict[str, bytes | None]

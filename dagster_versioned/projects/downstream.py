@@ -41,8 +41,7 @@ def _heads(project: "Project", environment: Environment) -> dict[TableName, Tabl
 
 
 def _reached(project: str, heads: Mapping[TableName, TableHeads], changed: set[Cell]) -> set[Cell]:
-    names: dict[TableKey, TableName] = {key: name for name, head in heads.items() for key in head.former}
-    names |= {(project, str(name)): name for name in {*heads, *(table for table, _ in changed)}}
+    names = _names_by_key(project, heads, changed)
     below: dict[Cell, list[Cell]] = {}
     reached = set[Cell]()
     for name, own in heads.items():
@@ -64,6 +63,14 @@ def _reached(project: str, heads: Mapping[TableName, TableHeads], changed: set[C
     return reached
 
 
+def _names_by_key(
+    project: str, heads: Mapping[TableName, TableHeads], changed: set[Cell]
+) -> Mapping[TableKey, TableName]:
+    """The tables by the keys that parents have of them, also by those of the names that they had."""
+    names: dict[TableKey, TableName] = {key: name for name, head in heads.items() for key in head.former}
+    return names | {(project, str(name)): name for name in {*heads, *(table for table, _ in changed)}}
+
+
 def _cells(heads: TableHeads) -> Iterable[tuple[str | None, CellHead]]:
     if heads.partitions:
         return heads.partitions.items()
@@ -75,13 +82,26 @@ def _is_stale(own: TableHeads, partition: str | None, need: Need, changed: Colle
     head = own.cell(partition)
     assert head is not None
     built = head.parents[need.table]
-    used = {of for name, of in changed if name == need.upstream and (None in built or of is None or of in built)}
+    used = _used_partitions(need, built, changed)
+    if not used:
+        return False
     if any(of in built and need.heads.cell(of) is None for of in used):
         return True  # built from what was dropped
-    if need.heads.partitions:
-        keys = {of for of in built if of is not None} or set(need.heads.partitions)
-        need = replace(need, keys=keys, is_whole=None in built)
-    stale = find("", partition, [MemberCell(own, partition, [need], None)], "data_sha") if used else None
+    stale = find("", partition, [MemberCell(own, partition, [_need_of(built, need)], None)], "data_sha")
     changes = () if stale is None else stale.changes
     upstream = {change.partition for change in changes if change.upstream == need.upstream}
     return None in upstream or not used.isdisjoint(upstream)
+
+
+def _used_partitions(need: Need, built: Collection[str | None], changed: Collection[Cell]) -> set[str | None]:
+    """The partitions of the upstream that changed, of those that a cell was built from."""
+    partitions = {of for name, of in changed if name == need.upstream}
+    return partitions if None in built else {of for of in partitions if of is None or of in built}
+
+
+def _need_of(built: Collection[str | None], need: Need) -> Need:
+    """The need, of an upstream with partitions, for those that a cell was built from."""
+    if not need.heads.partitions:
+        return need
+    keys = {of for of in built if of is not None} or set(need.heads.partitions)
+    return replace(need, keys=keys, is_whole=None in built)

@@ -115,13 +115,7 @@ def _settled(project: ProjectContext, name: TableName) -> HeadDocument | None:
     """The head, as the log has it if the document does not say so by itself; ``None`` of what is no table by now."""
     document = read_head(project.data, head_key(name))
     if document.arriving is not None:
-        source = table_name(document.arriving.source)
-        left = TableOperations(project, source).cache.refresh()
-        if left is not None and TableRecord.of(left.snapshot).left_for(source) == name:
-            raise CommitConflict(
-                f"The table {source} is being renamed to {name}, so it has no head by either name. Nothing was "
-                f"written. Finish that first: `dagster-versioned rename {source} {name} --apply`."
-            )
+        _require_not_left(project, table_name(document.arriving.source), name)
         return None  # a rename that has only begun: the table is there by the name that it had
     if document.log_version < 0 and document.pending is None:
         return None
@@ -133,6 +127,16 @@ def _settled(project: ProjectContext, name: TableName) -> HeadDocument | None:
     if state is None or operations.name != name:
         return None
     return HeadDocument(state.log_version, table_head(name, state))
+
+
+def _require_not_left(project: ProjectContext, source: TableName, name: TableName) -> None:
+    """Raise `CommitConflict` where a rename has got so far that the table is no longer there by its former name."""
+    left = TableOperations(project, source).cache.refresh()
+    if left is not None and TableRecord.of(left.snapshot).left_for(source) == name:
+        raise CommitConflict(
+            f"The table {source} is being renamed to {name}, so it has no head by either name. Nothing was written. "
+            f"Finish that first: `dagster-versioned rename {source} {name} --apply`."
+        )
 
 
 def _name(key: str) -> TableName | None:

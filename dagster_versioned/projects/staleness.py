@@ -252,10 +252,9 @@ def find(
     unreadable = next(filter(None, map(_unreadable, members)), None)
     if not (changes or unreadable or (absent and is_new)):
         return None
-    held = next((head.held for head in heads if head is not None and head.held), None)
     seen = [unit, partition, *(fact for member in members for fact in _facts(member, on_code_version))]
     state = hashlib.sha256(orjson.dumps(seen)).hexdigest()
-    return StaleCell(tuple(changes), is_new, _and_more(absent), held, unreadable, state, _newest(members))
+    return StaleCell(tuple(changes), is_new, _and_more(absent), _held(heads), unreadable, state, _newest(members))
 
 
 def _reasons(member: MemberCell, on: On, on_code_version: bool) -> Iterator[Change]:
@@ -269,6 +268,10 @@ def _reasons(member: MemberCell, on: On, on_code_version: bool) -> Iterator[Chan
         yield Change("samples left", member.partition, str(head.feature.left), "0")
     if member.counts_code(on_code_version) and head.code_version != member.code_version:
         yield Change(None, None, head.code_version, member.code_version)
+
+
+def _held(heads: Iterable[CellHead | None]) -> Held | None:
+    return next((head.held for head in heads if head is not None and head.held), None)
 
 
 def _unreadable(member: MemberCell) -> str | None:
@@ -334,7 +337,7 @@ def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
     if need.pinned is not None:
         yield from _pin_changes(need, need.pinned, built)
         return
-    fields = None if head is None or head.feature is None else head.feature.upstreams.get(need.upstream)
+    fields = _fields_used(need, head)
     if fields is not None and _has_same_fields(need, fields):
         return
     counted: On = on if fields is None else "data_sha"  # what else its identity holds has no part in a feature
@@ -365,6 +368,11 @@ def _built(need: Need, head: CellHead | None) -> Mapping[str | None, Built]:
         if head is not None and name in head.parents:
             return head.parents[name]
     return {}
+
+
+def _fields_used(need: Need, head: CellHead | None) -> Mapping[str, str] | None:
+    """What the upstream's fields said that a feature was computed from; ``None`` where the head does not know them."""
+    return None if head is None or head.feature is None else head.feature.upstreams.get(need.upstream)
 
 
 def _has_same_fields(need: Need, used: Mapping[str, str]) -> bool:

@@ -270,16 +270,17 @@ def _filled(data_type: Any, known: Any) -> Any:
         kind = pa.large_list if types.is_large_list(data_type) else pa.list_
         return kind(item.with_type(_filled(item.type, known.value_type)))
     if types.is_struct(data_type) and types.is_struct(known):
-        members = cast("list[Any]", [data_type.field(i) for i in range(data_type.num_fields)])
-        return pa.struct([_member(member, known) for member in members])
+        return pa.struct(list(_filled_members(data_type, known)))
     if types.is_map(data_type) and types.is_map(known):
         return pa.map_(_filled(data_type.key_type, known.key_type), _filled(data_type.item_type, known.item_type))
     return data_type
 
 
-def _member(member: Any, known: Any) -> Any:
-    at = known.get_field_index(member.name)
-    return member.with_type(_filled(member.type, known.field(at).type)) if at >= 0 else member
+def _filled_members(data_type: Any, known: Any) -> Iterator[Any]:
+    for place in range(data_type.num_fields):
+        member = data_type.field(place)
+        at = known.get_field_index(member.name)
+        yield member.with_type(_filled(member.type, known.field(at).type)) if at >= 0 else member
 
 
 def _is_untyped(data_types: Sequence[Any]) -> bool:
