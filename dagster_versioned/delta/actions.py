@@ -19,7 +19,7 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
 _INT = range(2**31)
-_PLAIN = frozenset({str, int, bool, dict})
+_PLAIN = frozenset({str, int, bool})
 _STRUCTURE = re.compile(rb"[^\x20-\x7e\s]|[\"{\[\]]")
 
 TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
@@ -198,10 +198,12 @@ def _json(value: Any) -> Any:
     match value:
         case _Action():
             return value.to_json()
-        case tuple():
-            return list(cast("tuple[str, ...]", value))
+        case tuple() | list():
+            return list(cast("Sequence[Any]", value))
+        case Mapping():
+            return dict(cast("Mapping[Any, Any]", value))
         case _:
-            return dict(value)
+            return value
 
 
 def _deletion_vector(members: Members, name: str) -> "DeletionVector":

@@ -428,7 +428,7 @@ class _Comparison:
         return ResolvedIncrement(self.of, increment, self.engine, self.head, current, digests, pinned, samples)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ResolvedIncrement:
     """An increment of a feature, and how its rows go onto the version that it was computed from.
 

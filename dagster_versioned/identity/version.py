@@ -611,7 +611,8 @@ def _json(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, tuple | list):
-        return [_json(entry) for entry in cast("Sequence[Any]", value)]
+        entries = cast("Sequence[Any]", value)  # of wide tables, counts of nulls
+        return [entry if isinstance(entry, str | int) else _json(entry) for entry in entries]
     return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value.to_json()
 
 

@@ -161,8 +161,9 @@ def append_events(
 ) -> WriteResult:
     """Append a slice of events and its blocks to a history, in one commit; `EventTable` makes them.
 
-    It takes a `WriteDescription` apart, so that a member that there is not is refused as Python does. What ``make`` stages is discarded where nothing is committed. Raises what `VersionedTable.write` does, and
-    `CommitConflict` where the chain has another head by then.
+    It takes a `WriteDescription` apart, so that a member that there is not is refused as Python does. What ``make``
+    stages is discarded where nothing is committed. Raises what `VersionedTable.write` does, and `CommitConflict` where
+    the chain has another head by then.
     """
     began = time.monotonic()
     project, store = table.project, table.store

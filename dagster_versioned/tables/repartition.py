@@ -185,12 +185,7 @@ class RepartitionPlan:
             by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
         schema = state.snapshot.schema.all_nullable()
         hidden = personal_columns(state.snapshot.metadata.configuration)
-        keys = self.key_of if isinstance(self.key_of, Mapping) else {"": self.key_of}
-        if shown := [name for name in keys.values() if isinstance(name, str) and name in hidden]:
-            raise InvalidInput(
-                f"Column {shown[0]!r} is personal, and the log would tell its values as keys of partitions. Nothing "
-                "was changed. Choose another column."
-            )
+        _refuse_personal_key(self.key_of, hidden)
         for partition, version in sorted(heads.items(), key=lambda head: head[0] or ""):
             if version not in self.known:
                 check_parts(version, by_partition[partition])
@@ -252,6 +247,18 @@ def _heads(table: str, state: TableState) -> dict[str | None, Version]:
         )
     refuse_held(state, tuple(heads.values()))
     return heads
+
+
+def _refuse_personal_key(key_of: KeyOf | None, hidden: Collection[str]) -> None:
+    """Raise `InvalidInput` where a column that gives the keys of partitions is one of ``hidden``."""
+    columns = [key_of] if isinstance(key_of, str) else []
+    if isinstance(key_of, Mapping):
+        columns = list(cast("Mapping[str, str]", key_of).values())
+    if shown := [name for name in columns if name in hidden]:
+        raise InvalidInput(
+            f"Column {shown[0]!r} is personal, and the log would tell its values as keys of partitions. Nothing was "
+            "changed. Choose another column."
+        )
 
 
 def _retyped(rows: pa.Table, types: Mapping[str, str], hidden: Collection[str]) -> pa.Table:

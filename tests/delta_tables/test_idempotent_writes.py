@@ -1,5 +1,7 @@
 """A write that an application repeats, because it does not know whether it was committed, is committed once."""
 
+from enum import StrEnum
+
 import pyarrow as pa
 import pytest
 
@@ -7,6 +9,7 @@ from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import Txn
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import delete_from, merge_delta, update_delta, write_delta
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage import LocalStore
@@ -117,3 +120,12 @@ def test_a_remark_is_in_the_history(uri, verb):
     assert Table(uri).history(1)[0].info["userMetadata"] == "re-run after the outage"
     with pytest.raises(InvalidInput, match="it is text"):
         verb(uri, user_metadata=7)
+
+
+def test_an_application_may_be_named_by_a_text_of_any_class(tmp_path):
+    class App(StrEnum):
+        LOADER = "loader"
+
+    write_delta(str(tmp_path / "t"), pa.table({"n": [1]}), app_id=App.LOADER, version=1)
+    write_delta(str(tmp_path / "t"), pa.table({"n": [2]}), app_id="loader", version=1)
+    assert read_delta(str(tmp_path / "t"))["n"].to_pylist() == [1]

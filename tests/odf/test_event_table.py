@@ -623,3 +623,10 @@ def test_the_columns_of_a_chain_are_those_of_its_slices(planes: EventTable):
     assert columns.types == stored.types
     assert columns.names == stored.names
     assert [columns.field(name).nullable for name in columns.names] == [False] * 4 + [True] * (len(stored) - 4)
+
+
+def test_what_a_write_does_not_know_is_refused_and_nothing_is_written(project):
+    table = EventTable(project.table("misspelt"), EventHistory())
+    with pytest.raises(TypeError, match="mesage"):
+        table.write(pa.table({"n": [1]}), mesage="x")
+    assert not project.table("misspelt").exists()

@@ -8,10 +8,16 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.delta.table import Table
+from dagster_versioned.errors import InvalidInput, ProjectMoved, UnsupportedFeature
+from dagster_versioned.governance.fence import raise_fence
 from dagster_versioned.projects.project import Project
+from dagster_versioned.storage.location import Location
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.relocation.migration_mark import MigrationMark
 from dagster_versioned.tables.table import VersionedTable
+
+NOW = "2026-11-30T00:00:00+00:00"
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -136,7 +142,7 @@ class TestRetention:
         table.leave(retention="interval 2 days", dry_run=False)
         properties = deltalake.DeltaTable(place_of(table)).metadata().configuration
         assert properties["delta.deletedFileRetentionDuration"] == "interval 2 days"
-        assert properties["delta.logRetentionDuration"] == "interval 2 days"
+        assert properties["delta.logRetentionDuration"] == "interval 36500 days"  # or nobody could come back
 
     def test_what_is_no_duration_or_would_lose_a_pinned_version_is_refused(self, project, table):
         with pytest.raises(InvalidInput, match="such as 'interval 30 days'"):
@@ -146,6 +152,44 @@ class TestRetention:
             table.leave(retention="interval 2 days", dry_run=False)
         assert table.state.log_version == 2
         table.leave(dry_run=False)
+
+
+class TestLeftAgain:
+    def test_what_it_was_comes_back_however_often_it_was_left(self, project):
+        table = project.table("days")
+        table.write_partitions({"a": rows(1), "b": rows(2)})
+        table.revert(table.partitions()["a"].metadata_sha, partition="a", hold=True, why="checked")
+        before = dict(table.state.snapshot.domains)
+        table.leave(dry_run=False)
+        end = table.state.log_version
+        table.leave(retention="interval 30 days", dry_run=False)
+        assert table.state.log_version == end
+        table.adopt()
+        assert dict(table.state.snapshot.domains) == before
+        again = Project(project.name, project.store).table("days")
+        assert sorted(again.partitions()) == ["a", "b"]
+
+    def test_a_program_that_turns_times_in_commits_on_makes_it_no_table_of_versions(self, project, table):
+        table.leave(dry_run=False)
+        other = Table(str(place_of(table)))
+        other.set_properties({"delta.enableInCommitTimestamps": "true", "delta.feature.domainMetadata": "supported"})
+        again = Project(project.name, project.store).table("numbers")
+        with pytest.raises(UnsupportedFeature, match="left to other programs"):
+            again.write(rows(100))
+        assert again.adopt() is not None
+        again.write(rows(100))
+        assert again.head().head is not None
+        again.verify().require_ok()
+
+    def test_a_project_with_such_a_table_is_fenced_as_a_whole(self, project, table, tmp_path):
+        project.table("others").write(rows(1))
+        project.table("zeros").write(rows(1))
+        project.table("others").leave(dry_run=False)
+        place = Location.parse(project.store.uri)
+        raise_fence(project, MigrationMark("m1", "leaving", place, Location.parse(str(tmp_path / "new")), NOW))
+        for name in ("numbers", "zeros"):
+            with pytest.raises(ProjectMoved):
+                Project(project.name, project.store).table(name).write(rows(8))
 
 
 class TestTakingBack:

@@ -18,6 +18,7 @@ from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
 from support.spark import spark
 
@@ -215,8 +216,62 @@ class TestTheOption:
     def test_a_column_that_the_table_is_clustered_by_is_refused(self, project):
         table = project.table("people")
         table.write(people(1), options=TableOptions(cluster_by=("name",)))
-        with pytest.raises(InvalidInput, match="clustered by 'name'"):
+        with pytest.raises(InvalidInput, match="clustered or partitioned by 'name'"):
             table.write(people(2), options=PERSONAL)
+
+    def test_a_table_is_neither_partitioned_nor_clustered_by_them_later(self, table):
+        for layout in ({"partition_columns": ("name",)}, {"cluster_by": ("name",)}):
+            with pytest.raises(InvalidInput, match="clustered or partitioned by 'name'"):
+                table.write(people(2), options=TableOptions(**layout))
+        with pytest.raises(InvalidInput, match="'name' is personal"):
+            table.repartition(Partitioning("static"), "name", dry_run=False)
+
+    def test_of_rows_that_are_there_already_the_option_is_checked_as_well(self, project, table):
+        with pytest.raises(InvalidInput, match="no column 'nmae'"):
+            table.write(people(1, 2, 3), options=TableOptions(personal_columns=("nmae",)))
+        clustered = project.table("clustered")
+        clustered.write(people(1), options=TableOptions(cluster_by=("name",)))
+        with pytest.raises(InvalidInput, match="clustered or partitioned by 'name'"):
+            clustered.write(people(1), options=PERSONAL)
+
+    def test_who_remembers_an_older_state_takes_none_away(self, project, table):
+        late = Project(project.name, project.store).table("people")
+        late.write(people(4))
+        table.write(people(5), options=TableOptions(personal_columns=("n", "name", "home")))
+        with pytest.raises(CommitConflict, match="personal columns"):
+            late.write(people(6))
+        late.write(people(6))
+        assert personal_columns(late.state.snapshot.metadata.configuration) == ("n", "name", "home")
+        assert not any(b'"n":' in entry for entry in _bounds(project, late.state.log_version))
+
+    def test_a_draft_publishes_no_bounds_of_what_became_personal_since(self, project, table):
+        added = TableOptions(mode="append")
+        park(table, {None: people(7)}, run=Run("r1", "people", 0), options=added)
+        everything = added.model_copy(update={"personal_columns": ("n", "name", "home")})
+        table.write(people(8), options=everything)
+        assert project.publish("r1", by="me").published == []
+        assert personal_columns(table.state.snapshot.metadata.configuration) == ("n", "name", "home")
+
+    def test_a_promotion_carries_no_file_that_tells_of_them(self, project):
+        table = project.table("people")
+        table.write(people(1))
+        create_environment(project, "pr-1")
+        inside = project.in_environment("pr-1").table("people")
+        inside.write(people(2), code_version="1", parents=inside.beside("people").upstream())
+        table.write(people(1), options=PERSONAL)
+        report = promote(project, "pr-1", accept=("people",), dry_run=False)
+        assert report.promoted == ()
+        assert not any(name.encode() in entry for name in NAMES for entry in _bounds(project, 1))
+
+    def test_a_new_column_of_a_table_with_some_is_promoted(self, project, table):
+        derived = project.table("derived")
+        derived.write(people(1), options=PERSONAL, parents=table.upstream(), code_version="1")
+        create_environment(project, "pr-1")
+        inside = project.in_environment("pr-1").table("derived")
+        wider = people(1).append_column("score", pa.array([1.5]))
+        inside.write(wider, parents=inside.beside("people").upstream(), code_version="2")
+        assert promote(project, "pr-1", dry_run=False).left == ()
+        assert "score" in project.table("derived").read().column_names
 
     def test_a_table_that_gets_it_while_it_is_written_is_not_written(self, project):
         table = project.table("people")
@@ -243,7 +298,23 @@ class TestTheOption:
             Project(project.name, project.store).table("people").write(people(9))
 
 
+def _bounds(project: Project, log_version: int) -> list[bytes]:
+    """What the commits of a table from a version on say of the bounds of its files."""
+    lines: list[bytes] = []
+    for path in sorted(project.data.local_path("people/_delta_log/x").parent.glob("*.json")):
+        if int(path.stem) >= log_version:
+            for line in path.read_bytes().splitlines():
+                if (add := orjson.loads(line).get("add")) and "stats" in add:
+                    stats = orjson.loads(add["stats"])
+                    lines.append(orjson.dumps([stats.get("minValues"), stats.get("maxValues")]))
+    return lines
+
+
 class TestShown:
+    def test_an_error_about_a_type_shows_no_value(self, table):
+        with pytest.raises(InvalidInput, match="a value does not fit"):
+            table.repartition("same", types={"name": "long"}, dry_run=False)
+
     def test_errors_about_keys_show_no_value(self, project):
         options = TableOptions(mode="merge", merge_key=("name",), personal_columns=("name",))
         rows = people(1, 1, 4).select(["n", "name"])

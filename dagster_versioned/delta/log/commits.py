@@ -451,13 +451,19 @@ class _LogListing:
         start_after = "" if first is None else f"{LOG_FOLDER}{first:020d}"
         end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
         etags: dict[str, str] = {}
+        versions: list[int] = []  # of very many commits: what was matched of them is not kept
         found = defaultdict[str, list[tuple[re.Match[str], ObjectInfo]]](list)
-        listed = takewhile(lambda info: end is None or info.key < end, store.list(LOG_FOLDER, start_after=start_after))
+        listed = store.list(LOG_FOLDER, start_after=start_after)
+        if end is not None:
+            listed = takewhile(lambda info: info.key < end, listed)
         for kind, match, info in _recognized(listed):
             etags[info.key] = info.etag
-            found[kind].append((match, info))
+            if kind == "commit":
+                versions.append(int(match[1]))
+            else:
+                found[kind].append((match, info))
         return cls(
-            [int(match[1]) for match, _ in found["commit"]],
+            versions,
             sorted(_complete(found["checkpoint"]), key=lambda files: files.version),
             [_compacted(match) for match, _ in found["compaction"]],
             [int(match[1]) for match, _ in found["checksum"]],

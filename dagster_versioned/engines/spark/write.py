@@ -279,10 +279,11 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     ``None`` where that is unknown or would not help: columns that are neither strings nor of fixed size (a binary
     is wide as a rule), a session that sets the limit itself, Spark Connect, a release without the limit.
     """
-    batch_rows = _bounding_rows(rows)
+    if (batch_rows := _bounding_rows(rows)) <= 0:
+        return None
     sizes = dict(zip(rows.columns, map(fixed_size, schema_to_arrow(schema).types), strict=True))
     strings = [name for name, field in zip(rows.columns, schema.fields, strict=True) if field.type == "string"]
-    if batch_rows <= 0 or any(size is None and name not in strings for name, size in sizes.items()):
+    if any(size is None and name not in strings for name, size in sizes.items()):
         return None
     room = BATCH_BYTES // batch_rows - sum(size or 0 for size in sizes.values())
     # As text: each function of PySpark's is several calls to the JVM. The names are `_c0`, `_c1`, …
