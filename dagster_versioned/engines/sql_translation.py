@@ -129,9 +129,12 @@ def _spark() -> Any:
     def day(given: list[Any]) -> Any:
         return _cast(given[0] if len(given) == 1 else instant(given), "DATE")
 
+    def now(_: list[Any]) -> Any:
+        return exp.CurrentTimestamp()
+
     functions: dict[str, Any] = {
         **Spark.Parser.FUNCTIONS,
-        "NOW": lambda _: exp.CurrentTimestamp(),  # pyright: ignore[reportUnknownLambdaType]
+        "NOW": now,
         "TO_DATE": day,
         "TO_TIMESTAMP": instant,
         "TIMESTAMP": instant,
@@ -141,8 +144,11 @@ def _spark() -> Any:
     def is_null(given: list[Any]) -> Any:
         return exp.Is(this=given[0], expression=exp.Null())
 
+    def is_not_null(given: list[Any]) -> Any:
+        return exp.Not(this=is_null(given))
+
     functions["ISNULL"] = is_null
-    functions["ISNOTNULL"] = lambda given: exp.Not(this=is_null(given))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    functions["ISNOTNULL"] = is_not_null
 
     class AnsiSpark(Spark):
         class Parser(Spark.Parser):

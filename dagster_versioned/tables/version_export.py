@@ -6,7 +6,7 @@ commit, put last: until it is there, nobody takes the place for a table.
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol
@@ -58,13 +58,7 @@ def export_version(
     location = Location.parse(to) if isinstance(to, str) else to
     refuse_inside_project(location, open_store)
     there = open_store(location)
-    for add in files.adds:
-        if not is_key(add.key) or (_has_vector_file(add) and vector_object(table.store, add) is None):
-            raise UnsupportedFeature(
-                f"{table.name} has files outside of its own folder, such as {add.path!r:.200}. Nothing was copied. "
-                "Read the version, and write its rows to another table."
-            )
-    keys = objects_of(table.store, files.adds)
+    keys = _own_keys(table, files.adds)
     present = {info.key: info.size for info in there.list()}
     if stray := next((key for key in present if key not in keys or key.startswith(LOG_FOLDER)), None):
         raise InvalidInput(
@@ -72,14 +66,7 @@ def export_version(
         )
     wanted = [table.store.head(key) for key in sorted(keys)]
     _copy(table.store, there, [info for info in wanted if present.get(info.key) != info.size], progress)
-    if problems := part_problems(there, files.adds):
-        key, problem = problems[0]
-        # What has the right size would not be copied again.
-        there.delete(sorted(objects_of(table.store, (add for add in files.adds if add.key == key))))
-        raise IntegrityError(
-            f"{table.name}/{key} is not what the log says: {problem}. There is no table at {there.uri}. "
-            f"`dagster-versioned verify {table.name}` says what is damaged."
-        )
+    _require_copies(table, there, files.adds)
     vectors = {f"{ASKED}deletionVectors": "supported"} if any(add.deletion_vector for add in files.adds) else {}
     protocol = protocol_with(Protocol(1, 2), vectors, files.scan.schema)
     snapshot = table.operations.cache.older(files.log_version)
@@ -90,6 +77,29 @@ def export_version(
         raise InvalidInput(f"Somebody made a table at {there.uri} meanwhile. It is theirs. Name an empty place.")
     size = sum(info.size for info in wanted)
     return ExportedVersion(there.uri, files.log_version, len(wanted), size, tuple(protocol.reader_features or ()))
+
+
+def _own_keys(table: VersionedTable, adds: Sequence[Add]) -> set[str]:
+    """All that is stored of these parts. Raises `UnsupportedFeature` for what lies outside of the table's folder."""
+    for add in adds:
+        if not is_key(add.key) or (_has_vector_file(add) and vector_object(table.store, add) is None):
+            raise UnsupportedFeature(
+                f"{table.name} has files outside of its own folder, such as {add.path!r:.200}. Nothing was copied. "
+                "Read the version, and write its rows to another table."
+            )
+    return objects_of(table.store, adds)
+
+
+def _require_copies(table: VersionedTable, there: ObjectStore, adds: Sequence[Add]) -> None:
+    """Raise `IntegrityError` where a copy is not what the log says, and delete it: one of the right size would stay."""
+    problems = dict(part_problems(there, adds))
+    if problems:
+        there.delete(sorted(objects_of(table.store, (add for add in adds if add.key in problems))))
+        key, problem = next(iter(problems.items()))
+        raise IntegrityError(
+            f"{table.name}/{key} is not what the log says: {problem}. There is no table at {there.uri}. "
+            f"`dagster-versioned verify {table.name}` says what is damaged."
+        )
 
 
 def _has_vector_file(add: Add) -> bool:

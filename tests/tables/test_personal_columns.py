@@ -273,7 +273,7 @@ class TestTheOption:
         assert promote(project, "pr-1", dry_run=False).left == ()
         assert "score" in project.table("derived").read().column_names
 
-    def test_a_table_that_gets_it_while_it_is_written_is_not_written(self, project):
+    def test_a_table_that_gets_it_while_it_is_written_is_not_written(self, project, monkeypatch):
         table = project.table("people")
         table.write(people(1))
         late = Project(project.name, project.store).table("people")
@@ -284,7 +284,7 @@ class TestTheOption:
             table.write(people(2), options=PERSONAL)
             return resolved
 
-        late.with_personal_columns = meanwhile  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setattr(late, "with_personal_columns", meanwhile)
         with pytest.raises(CommitConflict, match="personal columns"):
             late.write(people(3))
 
