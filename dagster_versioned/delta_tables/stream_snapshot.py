@@ -122,7 +122,7 @@ class SnapshotByCheckpoint:
             return LiveFiles(start, self._added, np.arange(self._added.num_rows))
         if number not in self._kept:
             piece = self._pieces[number]
-            table = read_live_files(self._store, piece.key, piece.row_groups)
+            table = read_live_files(self._store, piece.key, piece.row_groups, piece.layout)
             gone = compute.is_in(identities(table), self._touched)
             (rows,) = np.nonzero(~gone.to_numpy(zero_copy_only=False))
             self._kept[number] = LiveFiles(start, table, rows, piece)

@@ -183,6 +183,25 @@ def test_another_checkpoint_does_not_change_the_order(large, tens, newer):
             StreamPlanner(first, path=tens).latest()
 
 
+@pytest.mark.parametrize("where", ["by tasks", "by the planner"])
+@pytest.mark.parametrize("rows", [1, 8], ids=["smaller row groups", "one row group"])
+def test_a_checkpoint_that_is_replaced_under_a_planner_is_named(large, tens, monkeypatch, where, rows):
+    monkeypatch.setattr(log_tail, "MANY_FILES", 0 if where == "by tasks" else 10)
+    planner = StreamPlanner(path=tens)
+    end = planner.latest()
+    cut(tens, rows)
+    with pytest.raises(VersionedError, match=r"000006\.checkpoint\.parquet .* was replaced by another one"):
+        planner.batch(end)
+
+
+def test_a_checkpoint_that_is_written_again_under_a_planner_is_the_same(large, tens):
+    planner = StreamPlanner(path=tens, maxFilesPerTrigger=3)
+    found = ids(planner.batch(planner.latest()))
+    planner.start = planner.latest()
+    os.utime(checkpoint_of(tens), (0, 0))
+    assert joined([found, *drained(planner)]) == all_ids(tens)
+
+
 def test_a_checkpoint_that_is_gone_is_named(large, tens):
     first = StreamPlanner(path=tens, maxFilesPerTrigger=2).latest()
     checkpoint_of(tens).unlink()
@@ -264,7 +283,8 @@ def test_each_row_comes_once_whatever_happens_in_between(
         patch.setattr(log_tail, "MANY_FILES", many)
         table.change("append", "append", *before, "checkpoint")
         cut(table.folder, group)
-        table.change(*(step for step in after if step != "checkpoint"))
+        # Another checkpoint of the same version would be refused, as `test_a_checkpoint_that_is_replaced…` shows.
+        table.change("append", *(step for step in after if step != "checkpoint"))
         begun, expected, found = table.next, all_ids(table.folder), []
         options = {"path": table.folder, "maxFilesPerTrigger": files, "skipChangeCommits": "true"}
         planner = StreamPlanner(**options)

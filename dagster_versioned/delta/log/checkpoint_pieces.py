@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Action
 from dagster_versioned.delta.files.statistics import read_footer
-from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_files, read_head, sidecar_names
+from dagster_versioned.delta.log.checkpoint_read import SIDECARS, layout_of, read_files, read_head, sidecar_names
 from dagster_versioned.delta.log.commits import CheckpointFiles
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
@@ -17,11 +17,15 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPiece:
-    """One file of a checkpoint, or some row groups of it, with ``rows`` actions of any kind."""
+    """One file of a checkpoint, or some row groups of it, with ``rows`` actions of any kind.
+
+    ``layout``: the `layout_of` the file, which may be replaced before it is read; ``None`` for one of JSON.
+    """
 
     key: str
     row_groups: range | None
     rows: int
+    layout: str | None = None
 
 
 def checkpoint_pieces(
@@ -45,11 +49,12 @@ def _pieces(store: ObjectStore, key: str, row_groups: int) -> Sequence[Checkpoin
         files, tombstones = read_files(store, key)
         return [CheckpointPiece(key, None, files.num_rows + tombstones.num_rows)]
     metadata = _metadata(store, key)
+    layout = layout_of(metadata)
     if store.local_path(key) is None:
-        return [CheckpointPiece(key, None, metadata.num_rows)]
+        return [CheckpointPiece(key, None, metadata.num_rows, layout)]
     groups = range(metadata.num_row_groups)
     cuts = [groups[start : start + row_groups] for start in range(0, len(groups), row_groups)]
-    return [CheckpointPiece(key, cut, sum(metadata.row_group(group).num_rows for group in cut)) for cut in cuts]
+    return [CheckpointPiece(key, cut, sum(metadata.row_group(each).num_rows for each in cut), layout) for cut in cuts]
 
 
 def is_larger(store: ObjectStore, checkpoint: CheckpointFiles, limit: int) -> bool:

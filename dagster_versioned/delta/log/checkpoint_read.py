@@ -1,5 +1,6 @@
 """Checkpoints, read: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from dagster_versioned.delta.files.file_actions import (
 from dagster_versioned.delta.files.struct_statistics import to_text
 from dagster_versioned.delta.log.commits import LOG_FOLDER, CheckpointFiles, in_parallel
 from dagster_versioned.delta.paths import Column, compute, keys_of
-from dagster_versioned.errors import LogCorrupt, ObjectNotFound
+from dagster_versioned.errors import LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
 _METADATA = pa.struct(
@@ -132,28 +133,33 @@ def read_head(store: ObjectStore, key: str) -> tuple[tuple[Action, ...], list[st
     return tuple(_few(columns, key)), _names(columns["sidecar"], key)
 
 
-def read_files(store: ObjectStore, key: str, row_groups: range | None = None) -> tuple[pa.Table, pa.Table]:
+def read_files(
+    store: ObjectStore, key: str, row_groups: range | None = None, layout: str | None = None
+) -> tuple[pa.Table, pa.Table]:
     """The live files and the tombstones in one checkpoint file or sidecar, of a Parquet file in some row groups.
 
-    Schemas are `files.FILES` and `files.TOMBSTONES`. Raises `LogCorrupt`.
+    Schemas are `files.FILES` and `files.TOMBSTONES`. Raises `LogCorrupt`, and `VersionedError` for a Parquet file whose
+    `layout_of` is not ``layout``.
     """
     if key.endswith(".json"):
         piece = _read_json(store, key)
         return with_keys(piece.adds), with_keys(piece.removes)
-    columns, _ = _columns(store, key, _FILE_ACTIONS, row_groups)
+    columns, _ = _columns(store, key, _FILE_ACTIONS, row_groups, layout)
     _require_members(columns, key)
     return with_keys(columns[Add.NAME]), with_keys(columns[Remove.NAME])
 
 
-def read_live_files(store: ObjectStore, key: str, row_groups: range | None = None) -> pa.Table:
+def read_live_files(
+    store: ObjectStore, key: str, row_groups: range | None = None, layout: str | None = None
+) -> pa.Table:
     """The first of `read_files` with nulls for `NOT_PLAIN`.
 
-    Raises `LogCorrupt`, also where a file is live twice.
+    Raises as that, and `LogCorrupt` where a file is live twice.
     """
     if key.endswith(".json"):
         adds = _read_json(store, key).adds
     else:
-        columns, _ = _columns(store, key, {Add.NAME: _PLAIN_ADD}, row_groups)
+        columns, _ = _columns(store, key, {Add.NAME: _PLAIN_ADD}, row_groups, layout)
         _require_members(columns, key)
         adds = columns[Add.NAME]
     kinds: list[Any] = ADD.types
@@ -164,6 +170,13 @@ def read_live_files(store: ObjectStore, key: str, row_groups: range | None = Non
     files = with_keys(pa.Table.from_arrays(arrays, schema=ADD))
     _require_distinct(files, key)
     return files
+
+
+def layout_of(metadata: pq.FileMetaData) -> str:
+    """What two Parquet files have in common only where each has the rows of the other at the same places."""
+    footer = pa.BufferOutputStream()
+    metadata.write_metadata_file(footer)
+    return hashlib.sha256(footer.getvalue()).hexdigest()[:16]
 
 
 def sidecar_names(store: ObjectStore, key: str) -> list[str]:
@@ -223,13 +236,23 @@ def _read_json(store: ObjectStore, key: str) -> _Piece:
 
 
 def _columns(
-    store: ObjectStore, key: str, wanted: dict[str, pa.StructType], row_groups: range | None = None
+    store: ObjectStore,
+    key: str,
+    wanted: dict[str, pa.StructType],
+    row_groups: range | None = None,
+    layout: str | None = None,
 ) -> tuple[dict[str, pa.Table], dict[str, bytes]]:
     """The actions of each wanted kind, its members as columns; and the notes. Raises `LogCorrupt` naming the file."""
     path = store.local_path(key)
     try:
         source: Any = in_arrow(store.get(key)) if path is None else path
         file = _opened(source)
+        if layout not in (None, layout_of(file.metadata)):
+            raise VersionedError(
+                f"The checkpoint {key} of {store.uri} was replaced by another one since its files were planned. What"
+                " came until now is complete. Read the table again, or begin the stream anew, with a new checkpoint of"
+                " the query."
+            )
         leaves = _leaf_columns(file.schema_arrow, wanted)
         groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
         if _FILE_ACTIONS.keys().isdisjoint(wanted):

@@ -285,7 +285,7 @@ def _reader(
 
 def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
     if isinstance(task, CheckpointPiece):
-        files, tombstones = read_files(store, task.key, task.row_groups)
+        files, tombstones = read_files(store, task.key, task.row_groups, task.layout)
         version = -1
     else:
         changes = read_changes(store, task.versions)

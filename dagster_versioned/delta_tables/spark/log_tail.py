@@ -305,7 +305,9 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _found(self, task: Mapping[str, Any]) -> list[ScanFile]:
         """The files of a task, in the piece of a checkpoint that it names."""
         groups: list[int] | None = task["row_groups"]
-        table = read_live_files(self.scan.store, task["key"], None if groups is None else range(*groups))
+        table = read_live_files(
+            self.scan.store, task["key"], None if groups is None else range(*groups), task["layout"]
+        )
         (first, last), gone = task["rows"], frozenset(task["gone"])
         rows = [row for row in range(first, last + 1) if row not in gone]
         return _with(task["values"], self._located(table.take(pa.array(rows, pa.int64()))))
@@ -384,7 +386,11 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _tasks_of_piece(files: LiveFiles, piece: CheckpointPiece, values: PartitionValues) -> Iterator[InputPartition]:
     """Tasks that find in the piece of a checkpoint which files they read (`LogTail._found`)."""
     groups = piece.row_groups
-    where = {"key": piece.key, "row_groups": None if groups is None else [groups.start, groups.stop]}
+    where = {
+        "key": piece.key,
+        "row_groups": None if groups is None else [groups.start, groups.stop],
+        "layout": piece.layout,
+    }
     costs = np.cumsum(files.sizes + OPEN_BYTES) // _PLANNED_BYTES
     for rows in np.split(files.rows, np.nonzero(np.diff(costs))[0] + 1):
         first, last = int(rows[0]), int(rows[-1])
