@@ -102,7 +102,7 @@ class _WithNeighbors(RequiredNeighborsAssetSelection):
     """A selection and what only runs together with it; the UI, which shows a stored selection, gets a legible one.
 
     Dagster asks for that one whenever it loads definitions, with all of them in view: where the sensor has nothing to
-    watch, loading fails.
+    watch, loading fails, unless its target are all assets, of which none may depend on another yet.
     """
 
     sensor = ""
@@ -112,7 +112,7 @@ class _WithNeighbors(RequiredNeighborsAssetSelection):
         from dagster_versioned.sensors.graph import require_something_to_watch
 
         keys = self.resolve(asset_graph)
-        if isinstance(asset_graph, AssetGraph):
+        if isinstance(asset_graph, AssetGraph) and not keys >= asset_graph.materializable_asset_keys:
             require_something_to_watch(self.sensor, asset_graph, keys)
         if self.child.resolve(asset_graph) == keys:
             return self.child.to_serializable_asset_selection(asset_graph)

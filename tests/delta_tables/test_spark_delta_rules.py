@@ -71,12 +71,12 @@ def test_values_that_rows_lack_are_made(spark, ruled):
         "target.id = source.id",
         [WhenMatched({"v": "v + 10", "word": "default"}), WhenNotMatched({"id": "source.id", "v": "7", "word": "'w'"})],
     )
-    by_id = {row["id"]: row for row in rows_of(ruled)}
+    by_id = {row["id"]: row for row in read_delta(ruled).to_pylist()}  # pyarrow knows no null around what is NOT NULL
     assert (by_id[2]["v"], by_id[2]["twice"], by_id[2]["n"]) == (12, 24, {row["id"]: row for row in first}[2]["n"])
     assert (by_id[3]["twice"], by_id[3]["word"]) == (14, "w")
     assert by_id[3]["n"] < min(numbers)
     update_delta(ruled, {"v": "v + 1"}, "id = 3", session=spark)
-    assert {row["id"]: row["twice"] for row in rows_of(ruled)}[3] == 16
+    assert {row["id"]: row["twice"] for row in read_delta(ruled).to_pylist()}[3] == 16
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,6 @@ def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(sp
     assert sorted(row["id"] for row in rows_of(uri)) == list(range(3, 10))
 
 
-def broken(_):
-    raise ValueError("no such word")
-
-
 CONDITIONS = {
     "1 / target.id = 1": "Division by zero",
     "target.word RLIKE concat('(', target.word)": "Unclosed group",
@@ -314,6 +310,9 @@ class TestAConditionThatFailsOnARow:
 
     @pytest.fixture
     def uri(self, spark, uri):
+        def broken(_):  # in here, so that Spark's workers need not find this module
+            raise ValueError("no such word")
+
         spark.udf.register("broken", broken, "boolean")
         write_delta(uri, pa.table({"id": [0, 1], "word": ["a", "b"]}))
         return uri

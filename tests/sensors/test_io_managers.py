@@ -193,6 +193,13 @@ def test_a_sensor_that_watches_nothing_fails_when_definitions_load(house, target
         house.tick()
 
 
+def test_a_sensor_over_all_assets_loads_where_none_depends_on_another_yet(house):
+    house.define(up, target="*")
+    house.load()
+    with pytest.raises(InvalidInput, match="The sensor keep watches nothing"):
+        house.tick()
+
+
 def test_an_asset_that_can_have_no_table_is_refused_when_definitions_load(house):
     @dg.asset(name="1_down")
     def unnamed(up: pa.Table) -> pa.Table:
