@@ -127,6 +127,8 @@ def export_environment(
             if progress is not None:
                 progress(done + copied, total)
 
+        if not dry_run:
+            project.erasures.copy_to(there.data)
         for table in () if dry_run else planned:
             table.export(advance)
             done += table.report.files

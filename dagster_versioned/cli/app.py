@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import explain, inspect, maintenance, plan, promote, prove, reproduce, reshape
+from dagster_versioned.cli import erase, explain, inspect, maintenance, plan, promote, prove, reproduce, reshape
 from dagster_versioned.cli.commands import Commands, takes_options
 from dagster_versioned.cli.session import Session
 
@@ -119,7 +119,7 @@ def _given(option: str | None, name: str) -> str | None:
 
 takes_options(_options, [inspection.signature(_options).parameters["version"]])
 app.callback(epilog=_EPILOG)(_options)
-for _module in (inspect, explain, prove, reproduce, maintenance, reshape, promote, plan):
+for _module in (inspect, explain, prove, reproduce, maintenance, erase, reshape, promote, plan):
     app.registered_commands += _module.command.app.registered_commands
 for _name, (_panel, _about, *_) in GROUPS.items():
     _group = typer.Typer(cls=_Group, no_args_is_help=True, rich_markup_mode="rich")

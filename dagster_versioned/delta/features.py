@@ -29,7 +29,12 @@ _READER_FEATURES = frozenset(
 )
 """Understood when reading. A shredded variant that an engine cannot put together is refused where it is read."""
 
+ERASURES = "dagsterVersionedErasures"
+"""A feature of this package's: of older versions rows were erased, and what stands for their files is in no snapshot.
+A writer that does not know it would take such files for garbage."""
+
 _WRITER_FEATURES = _READER_FEATURES | {
+    ERASURES,
     "allowColumnDefaults",
     "appendOnly",
     "changeDataFeed",

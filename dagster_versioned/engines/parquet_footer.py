@@ -33,9 +33,10 @@ def without_bounds(end: bytes, columns: Collection[str]) -> bytes:
             if b".".join(_items(metadata, _PATH)).decode() in columns:
                 for field in _COLUMN_INDEX:
                     chunk.pop(field, None)
-                statistics: Struct = metadata[_STATISTICS][1]
-                for field in _BOUNDS:
-                    statistics.pop(field, None)
+                if _STATISTICS in metadata:  # a chunk of NaN alone has none
+                    statistics: Struct = metadata[_STATISTICS][1]
+                    for field in _BOUNDS:
+                        statistics.pop(field, None)
     made = bytearray()
     _put_struct(made, footer)
     return end[: -8 - length] + made + len(made).to_bytes(4, "little") + end[-4:]

@@ -1,8 +1,8 @@
 """A project: one data root, the tables in it, and the pins and tags that keep versions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, InvalidName, VersionNotFound
 from dagster_versioned.projects.tags import drop_tag, make_tag
@@ -15,6 +15,7 @@ from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, find_draft, read_drafts, settle
 from dagster_versioned.tables.documents.tag import Tag, read_tags
 from dagster_versioned.tables.environment.registry import is_production
+from dagster_versioned.tables.erasure.commit import ErasedRows
 from dagster_versioned.tables.own_files import OwnFiles
 from dagster_versioned.tables.ownership import Ownership
 from dagster_versioned.tables.pins import Pin, change_pins, read_pins
@@ -23,11 +24,14 @@ from dagster_versioned.tables.rename import rename_project
 from dagster_versioned.tables.stand_ins import stand_in_for
 from dagster_versioned.tables.table import VersionedTable, open_table
 
+if TYPE_CHECKING:
+    from dagster_versioned.projects.erase import Condition, EraseReport
+
 
 class Project(ProjectContext):
     """A project's data root and what is in it: the verbs, over what they share (`ProjectContext`)."""
 
-    guards = (Ownership, PublishedParents, OwnFiles)
+    guards = (Ownership, ErasedRows, PublishedParents, OwnFiles)
 
     @classmethod
     def open(
@@ -126,6 +130,26 @@ class Project(ProjectContext):
             return {key: pin for key, pin in pins.items() if key != name}
 
         change_pins(self, drop)
+
+    def erase(
+        self,
+        condition: "str | Condition",
+        tables: Sequence[str],
+        *,
+        why: str,
+        by: str | None = None,
+        dry_run: bool = True,
+        all_rows: bool = False,
+        progress: "Callable[[int, int], None] | None" = None,
+    ) -> "EraseReport":
+        """Erase the rows of which a condition (SQL) is true from every kept version of tables; their names stay.
+
+        See `projects.erase.erase`, which says what is raised.
+        """
+        from dagster_versioned.projects.erase import Condition, erase
+
+        meant = Condition(condition) if isinstance(condition, str) else condition
+        return erase(self, meant, tables, why, by or self.author, dry_run=dry_run, all_rows=all_rows, progress=progress)
 
     def tags(self) -> dict[str, Tag]:
         """The tags by name. Raises `IntegrityError` where one cannot be read."""

@@ -75,8 +75,14 @@ def write_bundle(
             f"The rows of version {found.short} are not kept any more. Nothing was written. What is left of it is "
             "proved without them: --without-rows."
         )
-    adds = parts_of(opened.operations.cache.older(found.log_version), found.partition)
+    snapshot = opened.operations.cache.older(found.log_version)
+    adds = parts_of(snapshot, found.partition)
     check_parts(found, adds)
+    if with_rows and project.erasures.of(opened.state.snapshot, snapshot).of(adds) != adds:
+        raise ExpiredVersion(
+            f"Rows were erased from version {found.short}, so its bytes are not those that its name proves. Nothing was"
+            " written. What is left of it is proved without them: --without-rows."
+        )
     with _complete_or_absent(folder) as staging:
         content = _Content(staging)
         attested = _copy_log(opened, project, found.log_version, content, keys)

@@ -22,12 +22,12 @@ from dagster_versioned.tables.history import Version
 
 Kind = Literal[
     "first", "source", "code", "code version", "input", "other rows", "metadata", "rows added", "revert", "promotion",
-    "rebase", "adoption", "again", "unknown",
+    "rebase", "adoption", "erasure", "again", "unknown",
 ]  # fmt: skip
 """What a cause is: the first version of a table; rows that come from outside; code, or the version that it states; an
 input that was added or dropped; other rows of the same inputs and code; a message or other metadata; rows that were
 added to those before; a version made current once more; one from an environment; an environment put onto production;
-another program's commit; the same version once more; or what nobody can tell."""
+another program's commit; rows that were erased; the same version once more; or what nobody can tell."""
 
 
 _SHOWN = 8
@@ -229,6 +229,7 @@ _BY_HAND: dict[str, tuple[Kind, str]] = {
     "RESTORE": ("revert", "was reverted to an earlier version"),
     "REVERT": ("revert", "was reverted to an earlier version"),
     "REBASE": ("rebase", "was put onto what production has now"),
+    "ERASE": ("erasure", "lost the rows that were erased"),
     "ADOPT": ("adoption", "was committed by another program, and adopted"),
 }
 

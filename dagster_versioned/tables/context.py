@@ -10,6 +10,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import read_alone
 from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.environment.registry import Environment, open_environment
+from dagster_versioned.tables.erased_parts import ErasureRegister
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.stand_ins import stand_in_for
 from dagster_versioned.tables.state import LoadedStates, TableState
@@ -94,6 +95,7 @@ class ProjectContext:
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
         self.loaded = LoadedStates()
+        self.erasures = ErasureRegister(production)
         self._is_named = False  # this process saw that the place is the project's own
 
     def in_environment(self, name: str) -> Self:

@@ -66,6 +66,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "purge": Verb(
             "A purge", "Drop the environment, and purge in the project itself", cannot_be="purged", strands_drafts=True
         ),
+        "erase": Verb(
+            "Erasing from {}",
+            "Drop the environment, and erase in the project itself",
+            cannot_be="erased from",
+            strands_drafts=True,
+            is_unlogged=True,
+        ),
         "rename table": Verb("Renaming {}", "Rename it in the project itself", strands_drafts=True),
         # of a project
         "rename project": Verb("Renaming {}", "Rename the project itself", strands_drafts=True, is_unlogged=True),

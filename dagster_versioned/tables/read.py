@@ -19,6 +19,7 @@ from dagster_versioned.identity.digest import digest_kind
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.erased_parts import NOTHING_ERASED, ErasedParts
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import (
     data_line,
@@ -57,9 +58,13 @@ class VersionFiles(ChosenVersions):
 
 
 def version_files(
-    store: ObjectStore, snapshot: Snapshot, chosen: ChosenVersions, columns: Sequence[str] | None
+    store: ObjectStore,
+    snapshot: Snapshot,
+    chosen: ChosenVersions,
+    columns: Sequence[str] | None,
+    erased: ErasedParts = NOTHING_ERASED,
 ) -> VersionFiles:
-    """The files of versions; ``snapshot`` is the table at their log version.
+    """The files of versions; ``snapshot`` is the table at their log version, ``erased`` what was erased of it since.
 
     Where a foreign commit had the last word, they are the files that the log lists. Raises `ExpiredVersion`, and
     `IntegrityError` where the log's parts are not the ones that the version's ``data_sha`` names.
@@ -84,12 +89,13 @@ def version_files(
         check_parts(version, own)
         schemas.append(schema)
         claimed += len(own)
-    adds = tuple(chain.from_iterable(parts.values()))
-    if chosen.versions and len(adds) != claimed:
+    listed = tuple(chain.from_iterable(parts.values()))
+    if chosen.versions and len(listed) != claimed:
         raise IntegrityError(
-            f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
+            f"The log lists {len(listed)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
             "returned. Run verify on the table."
         )
+    adds = erased.of(listed)
     scan = scan_of(store, _schema(snapshot.schema, chosen, schemas), adds, columns)
     return VersionFiles(chosen.versions, chosen.log_version, chosen.whole, scan, adds)
 

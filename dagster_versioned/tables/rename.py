@@ -108,7 +108,8 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
     nothing may stay (``min_age`` of 0, a purge).
     """
     found: list[ObjectInfo] = []
-    former = dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name)
+    # Of any owner: the project may have been renamed since. A folder that another table has by now has not been left.
+    former = dict.fromkeys(name for _, name in TableRecord.of(state.snapshot).former)
     readers = _readers(project.store, former) if former else {}
     for source in former:
         if (reader := readers.get(source)) is not None:

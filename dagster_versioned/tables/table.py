@@ -30,6 +30,7 @@ from dagster_versioned.tables.documents.head import HeadDocument, held_domain
 from dagster_versioned.tables.documents.parked_draft import collected_drafts
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.documents.tag import find_tagged
+from dagster_versioned.tables.erased_parts import ErasureName
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Parents, parents_by_partition, upstreams
 from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
@@ -304,6 +305,7 @@ class VersionedTable:
         began = time.monotonic()
         self._require("revert")
         target = self.version(version, partition=partition)
+        self._refuse_erased(target)
         made = Reversion(self.store, target, by or self.project.author, why)
         state = self.operations.change(made.draft)
         head = (state or self._known()).history.heads[target.partition]
@@ -397,6 +399,12 @@ class VersionedTable:
         """
         self._require("leave", dry_run=dry_run)
         refuse_dropped(self.name, self._known())
+        if ErasureName.by(self._known().snapshot) is not None:
+            raise InvalidInput(
+                f"Rows were erased from older versions of {self.name}, and only this package knows which files "
+                "stand for theirs. Nothing was changed. Hand versions over with `dagster-versioned export`, or write "
+                "the newest rows to another table and leave that."
+            )
         if retention is not None:
             require_values({RETENTION: retention})
             if kept := self.operations.collector().protected():
@@ -486,7 +494,9 @@ class VersionedTable:
     def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
         """The exact files of versions that were chosen."""
         state = self.operations.cache.known or self._known()  # by which they were chosen, most often
-        return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
+        snapshot = self._snapshot(state, chosen.log_version)
+        erased = self.project.erasures.of(state.snapshot, snapshot)
+        return version_files(self.store, snapshot, chosen, columns, erased)
 
     def choose(
         self,
@@ -787,7 +797,20 @@ class VersionedTable:
         return state.snapshot if log_version == state.log_version else self.operations.cache.older(log_version)
 
     def _parts(self, version: Version) -> tuple[Add, ...]:
-        return parts_of(self._snapshot(self._known(), version.log_version), version.partition)
+        state = self._known()
+        snapshot = self._snapshot(state, version.log_version)
+        return self.project.erasures.of(state.snapshot, snapshot).of(parts_of(snapshot, version.partition))
+
+    def _refuse_erased(self, version: Version) -> None:
+        """Raise `InvalidInput` for a version that some rows were erased from, which cannot be current again."""
+        state = self._known()
+        snapshot = self._snapshot(state, version.log_version)
+        erased = self.project.erasures.of(state.snapshot, snapshot)
+        if any(add.identity in erased.substitutes for add in parts_of(snapshot, version.partition) if erased):
+            raise InvalidInput(
+                f"Rows were erased from version {version.short} (@{version.log_version}), so it cannot be current again"
+                " under its name. Nothing was changed. Read it, and write its rows as a new version."
+            )
 
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)

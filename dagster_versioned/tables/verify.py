@@ -31,6 +31,7 @@ from dagster_versioned.tables.documents.datom_documents import Check
 from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
+from dagster_versioned.tables.erased_parts import FOLDER, ErasureRegister
 from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
@@ -131,7 +132,7 @@ def verify_table(
     whole = reference is None and partition is None
     findings = list(_chain(commits, witnesses))
     versions, gaps, unknown = _verified_versions(table, state, reference, partition)
-    wrong, parts = _identities(commits, versions)
+    wrong, parts = _identities(commits, versions, table.project.erasures, state)
     # A head that is derived from an altered identity looks like a right one; the identity is the finding.
     documents, derived = _derived(table, state, commits, with_head=not wrong) if whole else (0, iter(()))
     findings += [*unknown, *wrong, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
@@ -237,9 +238,18 @@ def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[
             yield Finding("chain", f"@{version}", problem)
 
 
-def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple[list[Finding], Sequence[Add]]:
-    """Identities against their SHAs and against the parts in the log; returns also the parts to look at."""
+def _identities(
+    commits: Sequence[Commit], versions: Iterable[Version], register: ErasureRegister, state: TableState
+) -> tuple[list[Finding], Sequence[Add]]:
+    """Identities against their SHAs and against the parts in the log; returns also the parts to look at.
+
+    Where rows were erased these are the parts that stand for those in the log.
+    """
     findings: list[Finding] = []
+    try:
+        erased = register.of(state.snapshot)
+    except VersionedError as error:
+        return [Finding("document", FOLDER, str(error))], []
     parts: dict[tuple[str, str | None], Add] = {}
     live = LiveParts()
     for version in sorted(versions, key=lambda version: version.log_version):
@@ -253,7 +263,7 @@ def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
             continue
         if version.gone is None:
-            parts.update((add.identity, add) for add in adds)
+            parts.update((add.identity, add) for add in erased.of(adds))
     return findings, list(parts.values())
 
 

@@ -66,6 +66,24 @@ def test_leave_is_dry_unless_asked_and_adopt_takes_the_table_back(cli, flights):
     assert cli("leave", "flights", "--retention", "soon", "--apply").code == 2
 
 
+def test_erase_is_dry_unless_asked_and_takes_its_condition_from_a_file(cli, flights, tmp_path):
+    file = tmp_path / "condition.sql"
+    file.write_text("id < 2")
+    given = ("erase", "flights", "--where-file", str(file), "--why", "request 1", "--all-rows")
+    planned = cli.json(*given)
+    assert not planned["applied"]
+    assert planned["tables"][0]["rows"] > 0
+    assert "--apply" in cli(*given, ok=0).err
+    done = cli.json(*given, "--apply")
+    assert (done["epochs"], done["tables"][0]["rows"]) == ([0], planned["tables"][0]["rows"])
+    assert cli("verify", "flights").code == 0
+    assert "lost the rows that were erased" in cli("why", "flights", ok=0).out
+    assert cli.json(*given, "--apply")["tables"][0]["rows"] == 0
+    assert "--why" in cli("erase", "flights", "--where", "id = 1").err
+    assert "--where-file" in cli("erase", "flights", "--why", "x").err
+    assert "cannot be read" in cli("erase", "flights", "--where-file", "/nowhere", "--why", "x").err
+
+
 def test_expire_is_dry_unless_asked_and_keeps_what_is_pinned(cli, flights, project):
     project.pin("audit", "flights", "@0")
     before = parts(cli)

@@ -276,8 +276,9 @@ materializePartitionColumns timestampNanos
 adaptiveMetadata-preview catalogOwned-preview collations-preview coordinatedCommits-preview geospatial geospatial-dev
 icebergWriterCompatV3 redirectReaderWriter-preview redirectWriterOnly-preview typeWidening-preview variantType-preview
 variantShredding-preview geospatial-preview
+dagsterVersionedErasures
 """
-"""The names in PROTOCOL.md and protocol_rfcs/, and those that the reference and its kernel add (delta-io/delta,
+"""Ours, the names in PROTOCOL.md and protocol_rfcs/, and those that the reference and its kernel add (delta-io/delta,
 bb1057f, 2026-08-22)."""
 
 OF_READERS = """

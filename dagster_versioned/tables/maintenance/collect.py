@@ -19,13 +19,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, cast
 
+from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_cache import forget_parts, forget_unhashed
 from dagster_versioned.engines.part_order import PARTITION_TAG
-from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
 from dagster_versioned.tables.documents.parked_draft import read_drafts
+from dagster_versioned.tables.erased_parts import NOTHING_ERASED, ErasedParts, Identity
 from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
@@ -46,8 +48,8 @@ _STAGING = "_staging/"
 _AROUND_VECTOR = 8
 """Bytes of its size and its checksum. Protocol: *Deletion Vector File Storage Format*."""
 
-Kind = Literal["expire", "vacuum", "purge"]
-"""Why bytes are deleted: retention, garbage, or legal erasure."""
+Kind = Literal["expire", "vacuum", "purge", "erase"]
+"""Why bytes are deleted: retention, garbage, or legal erasure (of versions, of rows)."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class CollectionPlan:
 class _Life:
     """From which version to which (not included, ``None``: it goes on) a part is in the table, with which vector."""
 
+    identity: Identity
     first: int
     partition: str | None
     vector: str | None
@@ -158,6 +161,25 @@ class Claims:
         self.sizes: dict[str, int] = {}
         self.shas: dict[str, str] = {}
         self.log_version = -1
+        self._erased = NOTHING_ERASED
+
+    def erase(self, erased: ErasedParts) -> None:
+        """Take into account what stands for erased parts, for all versions that had them."""
+        self._erased = erased
+        for add in erased.substitutes.values():
+            if add is not None:
+                self._note_sizes(add)
+
+    def erased_objects(self) -> set[str]:
+        """The paths that versions would need if nothing had been erased."""
+        lives = [(path, life) for path, lives in self._lives.items() for life in lives]
+        gone = [(path, life.vector) for path, life in lives if life.identity in self._erased.substitutes]
+        return {key for pair in gone for key in pair if key is not None}
+
+    def substitutes(self) -> set[str]:
+        """The paths of what stands for the erased parts of any version."""
+        stands = (self._erased.objects(self._store, identity) for identity in self._erased.substitutes)
+        return {key for keys in stands for key in keys or ()}
 
     def advance(self, commits: Iterable[Commit]) -> None:
         """Take later commits into account, each once, in their order."""
@@ -169,14 +191,12 @@ class Claims:
                 self._end(remove.key, commit.version)
             for add in commit.adds:
                 self._end(add.key, commit.version)
-                vector = vector_object(self._store, add)
-                self._lives[add.key].append(_Life(commit.version, (add.tags or {}).get(PARTITION_TAG), vector))
-                self.sizes[add.key] = add.size
+                vector = self._note_sizes(add)
+                self._lives[add.key].append(
+                    _Life(add.identity, commit.version, (add.tags or {}).get(PARTITION_TAG), vector)
+                )
                 if named_sha(add.key) is None and (sha := part_sha(add)) is not None:
                     self.shas[add.key] = sha  # of what was adopted
-                if vector is not None and add.deletion_vector is not None:
-                    end = (add.deletion_vector.offset or 1) + add.deletion_vector.size_in_bytes + _AROUND_VECTOR
-                    self.sizes[vector] = max(end, self.sizes.get(vector, 0))
 
     def of(self, versions: Iterable[Version]) -> set[str]:
         """The paths that at least one of the versions needs."""
@@ -192,22 +212,31 @@ class Claims:
             tagged = by_partition.get(life.partition, []) if life.partition is not None else []
             return _any_within(whole, life.first, life.end) or _any_within(tagged, life.first, life.end)
 
-        return {
-            key
-            for path, lives in self._lives.items()
-            for life in lives
-            if is_needed(life)
-            for key in (path, life.vector)
-            if key is not None
-        }
+        needed = ((path, life) for path, lives in self._lives.items() for life in lives if is_needed(life))
+        return {key for path, life in needed for key in self._objects(path, life)}
 
     def among(self, keys: Set[str]) -> "Claims":
         """The same, for these paths and files of vectors alone; cheap to ask where they are few."""
         few = Claims(self._store)
         for path, lives in self._lives.items():
-            if chosen := [life for life in lives if path in keys or life.vector in keys]:
+            if chosen := [life for life in lives if not keys.isdisjoint(self._objects(path, life))]:
                 few._lives[path] = chosen
+        few._erased = self._erased
         return few
+
+    def _objects(self, path: str, life: _Life) -> Iterable[str]:
+        """What is stored of a part, or of what stands for it."""
+        stands = self._erased.objects(self._store, life.identity) if self._erased else None
+        return stands if stands is not None else (key for key in (path, life.vector) if key is not None)
+
+    def _note_sizes(self, add: Add) -> str | None:
+        """Note the sizes of a part and its vector; returns the path of the latter."""
+        vector = vector_object(self._store, add)
+        self.sizes[add.key] = add.size
+        if vector is not None and add.deletion_vector is not None:
+            end = (add.deletion_vector.offset or 1) + add.deletion_vector.size_in_bytes + _AROUND_VECTOR
+            self.sizes[vector] = max(end, self.sizes.get(vector, 0))
+        return vector
 
     def _end(self, path: str, version: int) -> None:
         if (lives := self._lives.get(path)) and lives[-1].end is None:
@@ -309,6 +338,54 @@ class Collector:
             return Loose(self._copies(erased), former(), unfinished, erased)
 
         return CollectionPlan(self, "purge", mark, by, why, loose)
+
+    def needed(self) -> Set[str]:
+        """The paths of all files that the current snapshot, a kept version or a draft needs now."""
+        return self._needed(self.state())
+
+    def change_files(self) -> Set[str]:
+        """The files of changes of kept versions, which tell rows of the version before, too."""
+        state = self.state()
+        return self._claims(state).changes.needed(state.history.versions).keys()
+
+    def discard(self, keys: Set[str], by: str | None, why: str | None) -> None:
+        """Delete files that were put for a commit which was not made, but for those that are needed."""
+
+        def mark(state: TableState) -> Marked:
+            there = (info for info in self._data_objects() if info.key in keys)
+            needed = self._needed(state)
+            return Marked(sizes={info.key: info.size for info in there if info.key not in needed})
+
+        CollectionPlan(self, "erase", mark, by, why).apply()
+
+    def plan_erasure(
+        self, by: str | None, why: str | None, former: Callable[[], Sequence[ObjectInfo]]
+    ) -> CollectionPlan:
+        """Delete the parts that the table's log says were erased, with copies of them, as a purge does.
+
+        Raises `IntegrityError` where what stands for one is not there: it stays then.
+        """
+
+        def erased(state: TableState) -> dict[str, int]:
+            claims = self._claims(state)
+            return {path: claims.sizes[path] for path in claims.erased_objects() - self._needed(state)}
+
+        def mark(state: TableState) -> Marked:
+            going = erased(state)
+            there = {info.key for info in self._data_objects()} if going else set[str]()
+            if going and (lost := sorted(self._claims(state).substitutes() & self._needed(state) - there)):
+                raise IntegrityError(
+                    f"{lost[0]}, which stands for a part with erased rows, is missing from {self._store.uri}. Nothing "
+                    "was deleted. Run verify on the table, and restore the file from a copy."
+                )
+            return Marked(sizes={path: size for path, size in going.items() if path in there})
+
+        def loose() -> Loose:
+            going = erased(self.state())
+            unfinished = [write for write in self._store.unfinished() if _may_hold(write, going)]
+            return Loose(self._copies(going), former(), unfinished, going)
+
+        return CollectionPlan(self, "erase", mark, by, why, loose)
 
     def plan_vacuum(
         self,
@@ -594,6 +671,7 @@ class Collector:
     def _claims(self, state: TableState) -> Claims:
         if self._claimed.log_version < state.log_version:
             self._claimed.advance(read_commits(self._store, self._claimed.log_version + 1, state.log_version))
+            self._claimed.erase(self.protectors.project.erasures.of(state.snapshot))
         return self._claimed
 
     def _data_objects(self) -> Iterator[ObjectInfo]:

@@ -130,7 +130,7 @@ class TableWrite:
     author: str | None = None
     partitioning: Partitioning | None = None
     began: int | None = None
-    operation: Literal["WRITE", "PROMOTE", "REBASE", "REPARTITION"] = "WRITE"
+    operation: Literal["WRITE", "PROMOTE", "REBASE", "REPARTITION", "ERASE"] = "WRITE"
     planned: tuple[WritePlan, ...] = field(default=(), init=False)
     """What the last attempt came to, by partition."""
 

@@ -1,0 +1,401 @@
+"""Erasing rows, such as all that is known of a person, from every version of tables that is kept.
+
+What stands for the parts that had them is written and read back first; then one document says so for all tables, each
+table's log names it, and the parts are deleted. A run that died is finished by the next one. The condition, and the
+values in it, are written nowhere.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from dagster_versioned.delta.files import statistics
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, UnsupportedFeature
+from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.tables.configuration import CHANGE_FEED, is_set, personal_columns
+from dagster_versioned.tables.context import ProjectContext
+from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
+from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure
+from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
+from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_rows, kept_parts
+from dagster_versioned.tables.erasure.substitute import substitutes
+from dagster_versioned.tables.feature_record import FEATURE_MEMBER
+from dagster_versioned.tables.history import is_data_key
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parts import objects_of
+from dagster_versioned.tables.preconditions import require
+from dagster_versioned.tables.rename import former_files
+from dagster_versioned.tables.table import VersionedTable, open_table
+from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
+from dagster_versioned.tables.write.stage import staging_folder
+from dagster_versioned.tables.write.table_actions import refuse_left
+
+if TYPE_CHECKING:
+    from dagster_versioned.delta.actions import Add
+    from dagster_versioned.tables.state import TableState
+
+_PASSES = 20
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) parts that were searched."""
+
+
+@dataclass(frozen=True)
+class ErasedTable:
+    """What is, or would be, erased from one table: ``rows`` in ``parts``, and how many versions had any of them.
+
+    ``shown`` are the columns whose smallest and largest values of those parts stay in the log; ``unclaimed`` counts
+    files that no version needs, in which nobody looked.
+    """
+
+    name: str
+    rows: int
+    parts: int
+    versions: int
+    size_bytes: int
+    shown: tuple[str, ...]
+    unclaimed: int
+
+
+@dataclass(frozen=True)
+class EraseReport:
+    """What was, or (dry run) would be, erased; ``epochs`` are the numbers of the erasures that it took.
+
+    ``downstream`` are the other tables of the project with kept versions that were built from these, directly or not:
+    nobody looked into them.
+    """
+
+    dry_run: bool
+    tables: tuple[ErasedTable, ...]
+    downstream: tuple[str, ...]
+    epochs: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many rows, in all tables."""
+        return sum(table.rows for table in self.tables)
+
+
+def erase(
+    project: ProjectContext,
+    condition: Condition,
+    names: Sequence[str],
+    why: str,
+    by: str | None,
+    *,
+    dry_run: bool,
+    all_rows: bool = False,
+    progress: Progress | None = None,
+) -> EraseReport:
+    """Erase the rows of which a condition is true from every kept version of tables; the versions keep their names.
+
+    Their heads become new versions. Raises `InvalidInput` for a condition that cannot be evaluated, that is true of
+    every row (unless ``all_rows``), or that names a partition column; for a table that an environment began with, or
+    that has a change feed; `UnsupportedFeature` for a feature's, and one that was left; `HeldHead`, `IntegrityError`:
+    nothing was erased then. `CommitConflict` where other writers bring the rows again and again.
+    """
+    if not why.strip():
+        raise InvalidInput("An erasure needs a reason, which its record keeps: why='…'. Nothing was erased.")
+    names = [names] if isinstance(names, str) else names
+    if not names or len({*names}) < len(names):
+        raise InvalidInput("Name the tables to erase from, each once. Nothing was erased.")
+    tables = [open_table(project, name) for name in names]
+    for table in tables:
+        require("erase", project, table, dry_run=dry_run)
+        _require_possible(project, table)
+    erasing = _Erasing(project, condition, tables, why, by, all_rows, progress)
+    return erasing.preview() if dry_run else erasing.apply()
+
+
+def _require_possible(project: ProjectContext, table: VersionedTable) -> None:
+    """Raise where nothing may be erased from a table as it is now."""
+    state = table.state
+    refuse_left(state)
+    refuse_dropped(table.name, state)
+    refuse_held(state, [*state.history.heads.values()])
+    configuration = state.snapshot.metadata.configuration
+    if any(FEATURE_MEMBER in version.identity.custom for version in state.history.heads.values()):
+        raise UnsupportedFeature(
+            f"{table.name} is a feature's, whose samples are erased by `dagster-versioned feature delete --hard`."
+            " Nothing was erased."
+        )
+    if is_set(configuration, "delta.appendOnly"):
+        raise InvalidInput(f"{table.name} is append-only, as its property delta.appendOnly says. Nothing was erased.")
+    if state.history.unadopted is not None:
+        raise InvalidInput(
+            f"Another program committed to {table.name}, and nobody adopted that. Nothing was erased. Adopt it first."
+        )
+    collector = table.operations.collector()
+    if is_set(configuration, CHANGE_FEED) or collector.change_files():
+        raise InvalidInput(
+            f"{table.name} has a change feed, or files of one that it had, with rows of older versions. Nothing was"
+            " erased. Purge the versions that had the rows instead, or turn it off and expire the versions that it"
+            " tells of."
+        )
+    _refuse_readers(project, table, None)
+    former_files(project, state, timedelta(0))  # refuses where an environment reads a name that the table had
+
+
+def _refuse_readers(project: ProjectContext, table: VersionedTable, before: int | None) -> None:
+    """Raise `InvalidInput` where an environment began with a table (at a log version ``before``, if given), or has
+    versions of a table of its name."""
+    names = {str(table.name), *(name for _, name in TableRecord.of(table.state.snapshot).former)}
+    for environment in names_of(project.store):
+        forks = [
+            fork.tables[table_name(name)]
+            for fork in read_forks(project.store, environment)
+            for name in names
+            if table_name(name) in fork.tables
+        ]
+        if any(before is None or fork.log_version < before for fork in forks):
+            raise InvalidInput(
+                f"The environment {environment!r} began with versions of {table.name}. Promote and drop that"
+                f" environment, and erase again: `dagster-versioned env drop {environment} --apply`. Until then no file"
+                " of the table is deleted."
+            )
+    for info in project.store.list(FILES) if before is None else ():
+        _, _, environment, _, _, name, _ = (*info.key.split("/", 6), "")[:7]
+        if name in names:
+            raise InvalidInput(
+                f"The environment {environment!r} has files of {table.name}: {info.key}. Nothing was erased. Drop that"
+                f" environment first: `dagster-versioned env drop {environment} --apply`."
+            )
+
+
+def _refuse_copies(table: VersionedTable, rows: Sequence[FoundRows]) -> None:
+    """Raise `InvalidInput` where an environment, which may have been dropped, has a copy of what would go."""
+    keys = {each.part.add.key for each in rows}
+    if (copy := next(table.operations.collector().protectors.copies(keys), None)) is not None:
+        name = copy.split("/")[2]
+        raise InvalidInput(
+            f"The environment {name!r} has a copy of a part with the rows: {copy}. Nothing was erased. Drop that"
+            f" environment first: `dagster-versioned env drop {name} --apply`."
+        )
+
+
+@dataclass(frozen=True)
+class _TableSearch:
+    """What a pass found in one table, in this state and these of its parts."""
+
+    table: VersionedTable
+    state: "TableState"
+    parts: Sequence[KeptPart]
+    rows: Sequence[FoundRows]
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The log versions of those that have any of the rows."""
+        return tuple(sorted({*chain.from_iterable(each.part.versions for each in self.rows)}))
+
+    def report(self) -> ErasedTable:
+        """What that is, in words of users."""
+        personal = {*personal_columns(self.state.snapshot.metadata.configuration)}
+        shown = {column for each in self.rows for column in _bounded(each.part.add.stats)} - personal
+        known = self.table.operations.collector().needed()
+        files = (
+            info.key for info in self.table.store.list() if info.key.startswith("_staging/") or is_data_key(info.key)
+        )
+        return ErasedTable(
+            name=str(self.table.name),
+            rows=sum(int(each.gone.sum()) for each in self.rows),
+            parts=len(self.rows),
+            versions=len(self.versions),
+            size_bytes=sum(each.part.add.size for each in self.rows),
+            shown=tuple(sorted(shown)),
+            unclaimed=sum(key.endswith(".parquet") and key not in known for key in files),
+        )
+
+
+@dataclass(frozen=True)
+class _Erasing:
+    """One erasure: what of which tables, and why."""
+
+    project: ProjectContext
+    condition: Condition
+    tables: Sequence[VersionedTable]
+    why: str
+    by: str | None
+    all_rows: bool
+    progress: Progress | None
+
+    def preview(self) -> EraseReport:
+        """What would be erased now."""
+        return EraseReport(True, tuple(found.report() for found in self._find()), self._downstream())
+
+    def apply(self) -> EraseReport:
+        """Finish what died, and erase until nothing is found."""
+        self._finish_recorded()
+        reports: dict[str, ErasedTable] = {}
+        epochs: list[int] = []
+        for _ in range(_PASSES):
+            found = self._find()
+            for each in found:
+                report = each.report()
+                known = reports.get(report.name)
+                reports[report.name] = report if known is None else _together(known, report)
+            if not any(each.rows for each in found):
+                for table in self.tables:
+                    require("erase", self.project, table)  # a draft may have been parked with the rows meanwhile
+                return EraseReport(False, tuple(reports.values()), self._downstream(), tuple(epochs))
+            if (named := self._record([each for each in found if each.rows])) is not None:
+                epochs.append(named.epoch)
+            self._finish_recorded()
+        raise CommitConflict(
+            f"Rows that were to be erased came back {_PASSES} times, from writers that go on. What was erased stays"
+            " erased. Stop those writers, and erase once more."
+        )
+
+    def _find(self) -> "list[_TableSearch]":
+        kept = [
+            (table, state, kept_parts(table.store, state, self.project.erasures.of(state.snapshot)))
+            for table, state in ((table, table.state) for table in self.tables)
+        ]
+        total, done = sum(len(parts) for _, _, parts in kept), 0
+        found: list[_TableSearch] = []
+        for table, state, parts in kept:
+            rows: list[FoundRows] = []
+            for each in find_rows(table.name, table.store, parts, self.condition):
+                rows += [each] if each.gone.any() else []
+                done += 1
+                if self.progress is not None:
+                    self.progress(done, total)
+            if not self.all_rows and parts and len(rows) == len(parts) and all(each.gone.all() for each in rows):
+                raise InvalidInput(
+                    f"The condition is true of every row of every kept version of {table.name}. Nothing was erased."
+                    " Correct the condition; if all rows are meant, say so (--all-rows), or drop the table."
+                )
+            _refuse_copies(table, rows)
+            found.append(_TableSearch(table, state, parts, rows))
+        return found
+
+    def _downstream(self) -> tuple[str, ...]:
+        tables = {
+            str(name): (_names(self.project, name), _parents(self.project, name)) for name in self.project.tables()
+        }
+        named = {str(table.name) for table in self.tables}
+        found = set(named)
+        while True:
+            reached = {called for name in found & tables.keys() for called in tables[name][0]}
+            new = {name for name, (_, above) in tables.items() if name not in found and above & reached}
+            if not new:
+                return tuple(sorted(found - named))
+            found |= new
+
+    def _record(self, found: "Sequence[_TableSearch]") -> ErasureName | None:
+        """Put what stands for the parts, and the document that says so; ``None`` where another one was first, or what
+        was found is there no more. Then nothing of what was put stays."""
+        recorded = self.project.erasures.all()
+        tables: dict[str, TableErasure] = {}
+        named: ErasureName | None = None
+        try:
+            for each in found:
+                tables[each.state.snapshot.metadata.id] = self._substituted(each)
+            named = self.project.erasures.put(
+                Erasure(
+                    epoch=1 + max((name.epoch for name, _ in recorded), default=-1),
+                    tables=tables,
+                    at=datetime.now(UTC).isoformat(),
+                    by=self.by,
+                    why=self.why,
+                )
+            )
+        except IntegrityError:
+            if all(each.table.state.log_version == each.state.log_version for each in found):
+                raise
+        finally:
+            if named is None:
+                self._discard(found, tables)
+        return named
+
+    def _substituted(self, found: "_TableSearch") -> TableErasure:
+        table, snapshot = found.table, found.state.snapshot
+        parts: dict[Identity, Add | None] = {}
+        options = table.with_personal_columns(TableOptions())
+        now = time.time_ns() // 1_000_000
+        with staging_folder(table.store) as staging:
+            for rows in found.rows:
+                parts.update(substitutes(staging, rows, options.write_options(rows.part.partition), now))
+                staging.discard()
+        self._refuse_erased_again(found, parts)
+        return TableErasure(ErasureName.by(snapshot), parts, found.versions)
+
+    def _discard(self, found: "Sequence[_TableSearch]", tables: "Mapping[str, TableErasure]") -> None:
+        """Delete what was put for an erasure that is none, as far as it is known and nobody needs it."""
+        for each in found:
+            if (made := tables.get(each.state.snapshot.metadata.id)) is not None:
+                keys = objects_of(each.table.store, (add for add in made.parts.values() if add is not None))
+                each.table.operations.collector().discard(keys, self.by, self.why)
+
+    def _refuse_erased_again(self, found: "_TableSearch", own: "dict[Identity, Add | None]") -> None:
+        """Raise where all that is left of a part are rows that were erased before, and were written again since."""
+        erased = self.project.erasures.of(found.state.snapshot)
+        if back := next((add.key for add in own.values() if add is not None and add.key in erased.keys), None):
+            raise InvalidInput(
+                f"What would be left in {found.table.name} are rows that were erased before: the part {back}. Nothing"
+                " was erased. Somebody wrote them again; erase these as well, in one condition."
+            )
+
+    def _finish_recorded(self) -> None:
+        """Have each table's log name what is recorded of it, and delete what was erased."""
+        for table in self.tables:
+            last: Erasure | None = None
+            for name, erasure in self.project.erasures.all():
+                if (own := erasure.tables.get(table.state.snapshot.metadata.id)) is None:
+                    continue
+                with staging_folder(table.store) as staging:
+                    made = ErasureCommit(staging, name, own, erasure.by, lambda table=table: self._check(table))
+                    if made.is_open(table.state):
+                        table.operations.change(made.draft)
+                last = erasure if ErasureName.by(table.state.snapshot) == name else last
+            if last is not None:
+                self._delete(table, last)
+
+    def _check(self, table: VersionedTable) -> None:
+        require("erase", self.project, table)
+        _require_possible(self.project, table)
+
+    def _delete(self, table: VersionedTable, erasure: Erasure) -> None:
+        """Delete the parts that were erased, unless somebody began to need them meanwhile."""
+        state = table.state
+        at = max(record.log_version for record in state.history.records if record.operation == OPERATION)
+        _refuse_readers(self.project, table, at)
+        former = partial(former_files, self.project, state, timedelta(0))
+        table.operations.collector().plan_erasure(erasure.by, erasure.why, former).apply()
+
+
+def _parents(project: ProjectContext, name: TableName) -> Set[str]:
+    """The tables that kept versions of a table were built from, by the names that they had then."""
+    found = set[str]()
+    for version in open_table(project, name).state.history.versions:
+        if version.gone is None and (raw := version.raw) is not None:
+            found |= {parent["table"] for parent in raw["identity"].get("parents", ()) if "table" in parent}
+    return found
+
+
+def _names(project: ProjectContext, name: TableName) -> Set[str]:
+    former = TableRecord.of(open_table(project, name).state.snapshot).former
+    return {str(name), *(former_name for _, former_name in former)}
+
+
+def _bounded(stats: str | None) -> Iterator[str]:
+    """The columns of which statistics tell values."""
+    known = statistics.known(stats)
+    for bounds in ("minValues", "maxValues"):
+        yield from known.get(bounds) or {}
+
+
+def _together(first: ErasedTable, later: ErasedTable) -> ErasedTable:
+    return ErasedTable(
+        first.name,
+        first.rows + later.rows,
+        first.parts + later.parts,
+        first.versions + later.versions,
+        first.size_bytes + later.size_bytes,
+        tuple(sorted({*first.shown, *later.shown})),
+        later.unclaimed,
+    )

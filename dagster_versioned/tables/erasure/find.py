@@ -1,0 +1,180 @@
+"""Which rows of which parts a condition names, in every version of a table that is kept."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.log.commits import read_commits
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import StructType, parse_schema
+from dagster_versioned.engines.arrow.scan import read_table
+from dagster_versioned.engines.expression import ResolvedExpression, stored
+from dagster_versioned.engines.sql import Names, is_true, table_of
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.erased_parts import ErasedParts, Identity
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.parts import LiveParts
+from dagster_versioned.tables.read import scan_of
+from dagster_versioned.tables.state import TableState
+
+_SIDE = "rows"
+_READERS = 4
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Which rows are erased: SQL over the columns of a table that is true of them.
+
+    ``former`` gives, for columns of the condition, the name under which older versions have them. Of versions that
+    lack a column of it, no row is meant where ``skip_lacking``; else they stop the search.
+    """
+
+    sql: str
+    former: Mapping[str, str] = field(default_factory=dict[str, str])
+    skip_lacking: bool = False
+
+
+@dataclass
+class KeptPart:
+    """A part that kept versions have: without regard to deleted rows, and with each set of these that one of them has.
+
+    ``schemas`` are those under which it is read, the first of them the one that it was written with; ``versions`` are
+    log versions.
+    """
+
+    add: Add
+    partition: str | None
+    schemas: list[StructType] = field(default_factory=list[StructType])
+    variants: dict[Identity, Add] = field(default_factory=dict["Identity", Add])
+    versions: set[int] = field(default_factory=set[int])
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """The rows of a part that are to be erased: ``gone`` says so for each row, deleted ones too."""
+
+    part: KeptPart
+    gone: NDArray[np.bool_]
+
+
+def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Sequence[KeptPart]:
+    """The parts of all versions that are kept; what stands for erased parts in the place of these."""
+    found: dict[str, KeptPart] = {}
+    schemas: dict[str, StructType] = {}
+    live = LiveParts()
+    for version in sorted(_kept(state.history.versions), key=lambda version: version.log_version):
+        live.advance(read_commits(store, live.log_version + 1, version.log_version))
+        text = _schema_text(store, version)
+        schema = schemas.get(text) or schemas.setdefault(text, parse_schema(text))
+        for add in erased.of(live.of(version.partition)):
+            part = found.setdefault(add.key, KeptPart(add, version.partition))
+            # As the newest version has it: one that adopted it gave it a number.
+            part.add, part.partition = replace(add, deletion_vector=None), version.partition
+            part.variants[add.identity] = add
+            part.versions.add(version.log_version)
+            if schema not in part.schemas:
+                part.schemas.append(schema)
+    return list(found.values())
+
+
+def _kept(versions: Iterable[Version]) -> Iterator[Version]:
+    return (version for version in versions if version.gone is None and not version.is_drop)
+
+
+def _schema_text(store: ObjectStore, version: Version) -> str:
+    raw = version.raw
+    if raw is None:
+        return load_snapshot(store, version.log_version).schema.json()
+    return parse_schema(raw["identity"]["schema"]).json()
+
+
+def find_rows(
+    table: TableName,
+    store: ObjectStore,
+    parts: Sequence[KeptPart],
+    condition: Condition,
+) -> Iterator[FoundRows]:
+    """The rows of each part of which the condition is true, in any schema under which the part is read.
+
+    Of each part the columns of the condition alone are read, deleted rows too, and its bytes are not compared with
+    their SHA-256: who takes what is found reads the part whole, and does. Raises `InvalidInput` for a condition
+    that cannot be evaluated, and for one that names a column which a version lacks, or by which files are named;
+    `IntegrityError`.
+    """
+    evaluations = _Evaluations(table, condition, [schema for part in parts for schema in part.schemas])
+    partition_columns = {column for part in parts for column in part.add.partition_values}
+    if named := sorted(evaluations.columns & partition_columns):
+        raise InvalidInput(
+            f"{table} is partitioned by {named[0]!r}, whose values are in the names of its files and in its log, from"
+            " which nothing is erased. Nothing was erased. Name the rows by another column."
+        )
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="erase") as pool:
+        yield from pool.map(partial(_found, evaluations, store), parts)
+
+
+def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
+    found = (evaluations.of(store, part.add, schema) for schema in part.schemas)
+    gone = [rows for rows in found if rows is not None]
+    return FoundRows(part, np.logical_or.reduce(gone) if gone else np.zeros(1, np.bool_))
+
+
+class _Evaluations:
+    """The condition in each schema that versions have."""
+
+    def __init__(self, table: TableName, condition: Condition, schemas: Iterable[StructType]) -> None:
+        self._table = table
+        self._condition = condition
+        self._resolved: dict[str, ResolvedExpression | None] = {}
+        distinct = {schema.json(): schema for schema in schemas}
+        refusals: dict[str, InvalidInput] = {}
+        for text, schema in distinct.items():
+            try:
+                self._resolved[text] = Names({_SIDE: self._called(schema)[0]}).condition(condition.sql)
+            except InvalidInput as error:
+                refusals[text] = error
+        known = next((resolved for resolved in self._resolved.values()), None)
+        for text, error in refusals.items():
+            columns = set(distinct[text].names) | {*condition.former}
+            if known is None or not (lacking := sorted(known.of(_SIDE) - columns)):
+                raise error
+            if not condition.skip_lacking:
+                raise InvalidInput(
+                    f"A kept version of {table} has no column {lacking[0]!r}, so nobody can tell which of its rows are"
+                    f" meant; its columns are {', '.join(map(repr, distinct[text].names))}. Nothing was erased. Say"
+                    f" what the column was called ({lacking[0]}=OLD_NAME), or that no row of such versions is meant."
+                ) from error
+            self._resolved[text] = None
+
+    @property
+    def columns(self) -> Set[str]:
+        """The columns that the condition names, in any schema."""
+        found = (resolved.of(_SIDE) for resolved in self._resolved.values() if resolved is not None)
+        return frozenset(chain.from_iterable(found))
+
+    def of(self, store: ObjectStore, add: Add, schema: StructType) -> NDArray[np.bool_] | None:
+        """For each row of a part, deleted ones too, whether the condition is true; ``None`` where none is meant."""
+        resolved = self._resolved[schema.json()]
+        if resolved is None:
+            return None
+        columns = {name: self._called(schema)[1].get(name, name) for name in resolved.of(_SIDE)}
+        scan = scan_of(store, schema, [add], sorted({*columns.values()}) or schema.names[:1])
+        rows = read_table(replace(scan, files=tuple(replace(file, sha256=None) for file in scan.files)))
+        named = {stored(_SIDE, name): rows[old] for name, old in columns.items()}
+        return is_true(table_of(named, rows.num_rows), resolved)
+
+    def _called(self, schema: StructType) -> tuple[StructType, Mapping[str, str]]:
+        """The schema with columns called as the condition does, and what these are called in it."""
+        former = {
+            new: old for new, old in self._condition.former.items() if new not in schema.names and old in schema.names
+        }
+        new_names = {old: new for new, old in former.items()}
+        fields = [replace(each, name=new_names.get(each.name, each.name)) for each in schema.fields]
+        return StructType(fields), former

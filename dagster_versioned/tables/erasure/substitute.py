@@ -1,0 +1,102 @@
+"""What stands for parts with erased rows: the rest of their rows in the same order, written and compared before
+anything is destroyed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files import statistics
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows, named_by_content, with_vector
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.arrow.scan import read_table
+from dagster_versioned.engines.part_order import SHA_TAG, VECTOR_TAG, ordinal_of
+from dagster_versioned.engines.parts import RowsSummarizer, WriteOptions
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import IntegrityError
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.erased_parts import Identity
+from dagster_versioned.tables.erasure.find import FoundRows
+from dagster_versioned.tables.parts import part_key, vector_sha_of
+from dagster_versioned.tables.read import scan_of
+from dagster_versioned.tables.write.table_actions import add_of
+
+_WHOLE = 1 << 62
+"""No part is as large, so that what stands for one part is one."""
+
+
+def substitutes(
+    staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int
+) -> Mapping[Identity, Add | None]:
+    """Put what stands for a part, with each set of deleted rows that a version has, and say what that is.
+
+    It was read back, and its rows are those of the part but for the erased ones. Raises `IntegrityError` where they are
+    not, or the part cannot be read: nothing refers to what was put then.
+    """
+    part, stays = found.part, ~found.gone
+    if not stays.any():
+        return dict.fromkeys(part.variants)
+    written = _written(staging, found, options, timestamp)
+    return {identity: _with_deleted(staging.store, add, written, found.gone) for identity, add in part.variants.items()}
+
+
+def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int) -> Add:
+    part, store = found.part, staging.store
+    schema = part.schemas[0]
+    rows = read_table(scan_of(store, schema, [part.add])).filter(pa.array(~found.gone))
+    settled = replace(
+        options,
+        row_order="significant",
+        sort_rows=(),
+        cluster_by=(),
+        sort_columns=False,
+        columns=tuple(schema.names),
+        partition=part.partition,
+        partition_columns=tuple(part.add.partition_values),
+        first_ordinal=ordinal_of(part.add),
+        target_part_bytes=_WHOLE,
+    )
+    (made,) = ArrowEngine().write(rows, staging, settled).parts
+    staging.promote(made, part_key(made))
+    add = add_of(made, part.partition, timestamp)
+    kept = {name: text for name, text in (part.add.tags or {}).items() if name not in (SHA_TAG, VECTOR_TAG)}
+    add = replace(
+        add,
+        tags={**kept, **(add.tags or {})},
+        clustering_provider=part.add.clustering_provider,
+        # The record never changes, so it has nothing of rows that may be erased later.
+        stats=statistics.to_json({"numRecords": statistics.num_records(add.stats) or 0}),
+    )
+    again = read_table(scan_of(store, schema, [add]))
+    if add.partition_values != part.add.partition_values or _digest(found, again) != _digest(found, rows):
+        raise IntegrityError(
+            f"What would stand for the part {part.add.key} of {store.uri} does not have its other rows, as it was read"
+            " back. Nothing was erased. Run verify on the table, and report this."
+        )
+    return add
+
+
+def _digest(found: FoundRows, rows: pa.Table) -> str:
+    tally = RowsSummarizer(found.part.schemas[0], "significant")
+    for batch in rows.to_batches():
+        tally.update(batch)
+    return tally.finish().digest.text
+
+
+def _with_deleted(store: ObjectStore, before: Add, written: Add, gone: NDArray[np.bool_]) -> Add:
+    """What stands for a part without the rows that a version has deleted from it, counted anew."""
+    if before.deletion_vector is None:
+        return written
+    deleted = deleted_rows(store, before.deletion_vector, len(gone), before.key, vector_sha_of(before))
+    staying = deleted[~gone[deleted]]
+    if not len(staying):
+        return written
+    named = named_by_content({written.key: staying - np.cumsum(gone)[staying]})
+    for key, data in named.files.items():
+        store.put(key, data)
+    vector, sha = named.vectors[written.key]
+    marked = with_vector(written, vector, statistics.num_records(written.stats) or 0)
+    return replace(marked, tags={**(written.tags or {}), VECTOR_TAG: sha})

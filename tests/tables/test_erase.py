@@ -1,0 +1,372 @@
+"""Erasing rows from every kept version: what goes, what stays, and that nothing comes back."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.export import export_environment
+from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature
+from dagster_versioned.projects.erase import Condition
+from dagster_versioned.projects.project import Project
+from dagster_versioned.tables.options import TableOptions
+from support.crashes import append_as_another_program
+
+
+def people(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"person-{number:04d}-planted" for number in ids]})
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project.open("CLINIC", str(tmp_path / "data"), author="ann")
+
+
+def ids(table, version=None):
+    return table.read(version)["id"].to_pylist()
+
+
+def erase(project, sql, *tables, **how):
+    return project.erase(sql, tables or ("people",), why="request 17", dry_run=False, **how)
+
+
+def test_rows_leave_every_version_and_the_names_stay(project):
+    table = project.table("people")
+    first = table.write(people(1, 2, 3)).version
+    second = table.write(people(1, 2, 3, 4)).version
+    table.write(people(1, 3))
+    report = erase(project, "id = 2")
+    assert (report.rows, report.epochs) == (2, (0,))
+    assert ids(table, first.metadata_sha) == [1, 3]
+    assert ids(table, second.metadata_sha) == [1, 3, 4]
+    assert ids(table, "@0") == [1, 3]
+    assert ids(table) == [1, 3]
+    assert table.history()[-1].metadata_sha == first.metadata_sha
+    assert table.verify().ok, table.verify().findings
+
+
+def test_the_head_is_a_new_version_with_the_digest_of_its_rows(project):
+    table = project.table("people")
+    before = table.write(people(1, 2, 3)).version
+    erase(project, "id = 2")
+    head = table.version()
+    assert head.metadata_sha != before.metadata_sha
+    assert head.facts.previous == before.metadata_sha
+    assert head.identity.nrow == 2
+    assert table.write(people(1, 3)).change == "none"
+    assert table.verify().ok
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_parts_with_deleted_rows_keep_what_was_deleted(project, mode):
+    table = project.table("people")
+    key = ("id",) if mode == "merge" else ()
+    options = TableOptions(mode=mode, merge_key=key, properties={"delta.enableDeletionVectors": "true"})
+    versions = [table.write(people(*range(10)), options=options).version]
+    for number in (3, 5, 7):
+        rows = people(number) if mode == "append" else people(number).set_column(1, "name", [[f"new-{number}"]])
+        versions.append(table.write(rows, options=options).version)
+    before = [sorted(map(tuple, map(dict.values, table.read(v.metadata_sha).to_pylist()))) for v in versions]
+    erase(project, "id in (4, 5)")
+    for version, rows in zip(versions, before, strict=True):
+        now = sorted(map(tuple, map(dict.values, table.read(version.metadata_sha).to_pylist())))
+        assert now == [row for row in rows if row[0] not in (4, 5)]
+    assert table.verify().ok, table.verify().findings
+    again = table.write(people(11), options=options)
+    assert 11 in ids(table)
+    assert again.version.identity.nrow == len(ids(table))
+
+
+def test_no_file_has_the_person_any_more(project, tmp_path):
+    table = project.table("people")
+    options = TableOptions(personal_columns=("id", "name"))
+    for count in (5, 6, 7):
+        table.write(people(*range(count)), options=options)
+    erase(project, "id = 3")
+    for file in (tmp_path / "data").rglob("*"):
+        if file.is_file():
+            assert b"person-0003" not in file.read_bytes(), file
+            if file.suffix == ".parquet" and "_delta_log" not in str(file):
+                assert 3 not in pq.read_table(file)["id"].to_pylist()
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_go(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 2))
+    table.write(people(2, 3))
+    before = {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()}
+    (found,) = project.erase("id = 2", ["people"], why="request 17").tables
+    assert (found.rows, found.parts, found.versions, found.shown) == (2, 2, 2, ("id", "name"))
+    assert before == {file: file.read_bytes() for file in (tmp_path / "data").rglob("*") if file.is_file()}
+
+
+def test_what_was_erased_does_not_come_back(project):
+    table = project.table("people")
+    first = table.write(people(1, 2)).version
+    table.write(people(1, 2, 3))
+    erase(project, "id = 2")
+    with pytest.raises(InvalidInput, match="were erased from people would be in it again"):
+        table.write(people(1, 2, 3))
+    with pytest.raises(InvalidInput, match="cannot be current again"):
+        table.revert(first.metadata_sha)
+    assert ids(table) == [1, 3]
+    table.write(people(1, 2, 3, 4))  # other bytes: who writes them anew has them anew
+    erase(project, "id = 2")
+    assert [ids(table, f"@{version.log_version}") for version in table.history()] == [[1, 3, 4]] * 2 + [
+        [1, 3],
+        [1, 3],
+        [1],
+    ]
+
+
+def test_what_was_adopted_keeps_its_rows_in_their_number(project):
+    table = project.table("people")
+    table.write(people(1, 2, 3))
+    for _ in range(3):  # equal rows, in files that nothing but their names tells apart
+        append_as_another_program(table, people(2, 7, 7))
+    table.adopt()
+    before = {version.log_version: sorted(ids(table, f"@{version.log_version}")) for version in table.history()}
+    erase(project, "id = 2")
+    for at, numbers in before.items():
+        assert sorted(ids(table, f"@{at}")) == [number for number in numbers if number != 2], at
+    assert table.verify().ok, table.verify().findings
+
+
+def test_an_erasure_of_an_erasure(project):
+    table = project.table("people")
+    first = table.write(people(1, 2, 3, 4)).version
+    erase(project, "id = 2")
+    middle = table.version()
+    erase(project, "id = 3")
+    assert ids(table, first.metadata_sha) == ids(table, middle.metadata_sha) == ids(table) == [1, 4]
+    assert table.verify().ok
+    assert Project.open("CLINIC", project.store.uri).table("people").verify().ok
+
+
+def test_a_part_that_becomes_empty(project):
+    table = project.table("people")
+    first = table.write(people(2)).version
+    table.write(people(1, 3))
+    erase(project, "id = 2")
+    assert ids(table, first.metadata_sha) == []
+    assert ids(table) == [1, 3]
+    assert table.verify().ok
+
+
+def test_a_condition_of_every_row_asks(project):
+    table = project.table("people")
+    table.write(people(2))
+    with pytest.raises(InvalidInput, match="every row of every kept version"):
+        erase(project, "id > 0")
+    assert ids(table) == [2]
+    erase(project, "id > 0", all_rows=True)
+    assert ids(table) == []
+    assert table.verify().ok
+
+
+def test_nothing_found_is_nothing_committed(project):
+    table = project.table("people")
+    table.write(people(1))
+    assert erase(project, "id = 9").rows == 0
+    assert table.state.log_version == 0
+
+
+def test_partitions_of_dagster_and_of_delta(project):
+    table = project.table("people")
+    options = TableOptions(partition_columns=("city",))
+
+    def rows(*numbers):
+        return people(*numbers).append_column("city", pa.array([f"c{number % 2}" for number in numbers]))
+
+    for day in ("2024-01-01", "2024-01-02", "2024-01-01"):
+        table.write(rows(1, 2, 3, int(day[-1]) * 10 + table.exists()), partition=day, options=options)
+    before = {v.log_version: sorted(table.read(f"@{v.log_version}")["id"].to_pylist()) for v in table.history()}
+    erase(project, "id = 3 or id = 20")
+    for at, numbers in before.items():
+        assert sorted(table.read(f"@{at}")["id"].to_pylist()) == [n for n in numbers if n not in (3, 20)]
+    assert table.verify().ok, table.verify().findings
+    with pytest.raises(InvalidInput, match="is partitioned by 'city'"):
+        erase(project, "city = 'c1'")
+
+
+def test_a_column_that_an_old_version_called_otherwise(project):
+    table = project.table("people")
+    old = table.write(people(1, 2).rename_columns(["pid", "name"])).version
+    table.write(people(2, 3))
+    with pytest.raises(InvalidInput, match=r"has no column 'id'.*id=OLD_NAME"):
+        erase(project, "id = 2")
+    with pytest.raises(InvalidInput, match="nothing"):
+        erase(project, "nothing = 2")
+    erase(project, Condition("id = 2", {"id": "pid"}))
+    assert table.read(old.metadata_sha)["pid"].to_pylist() == [1]
+    assert ids(table) == [3]
+
+
+def test_versions_without_the_column_may_be_left_out(project):
+    table = project.table("people")
+    old = table.write(pa.table({"x": [2]})).version
+    table.write(people(2, 3))
+    erase(project, Condition("id = 2", skip_lacking=True))
+    assert table.read(old.metadata_sha)["x"].to_pylist() == [2]
+
+
+def test_several_tables_have_one_record(project):
+    project.table("people").write(people(1, 2))
+    project.table("visits").write(people(2, 2, 5))
+    report = erase(project, "id = 2", "people", "visits")
+    assert report.epochs == (0,)
+    assert [table.rows for table in report.tables] == [1, 2]
+    assert (ids(project.table("people")), ids(project.table("visits"))) == ([1], [5])
+
+
+def test_tables_that_were_computed_from_these_are_listed(project):
+    table, visits = project.table("people"), project.table("visits")
+    table.write(people(1, 2))
+    visits.write(people(2, 3), parents=table.upstream())
+    project.table("summary").write(pa.table({"n": [2]}), parents=visits.upstream())
+    project.table("others").write(pa.table({"n": [2]}))
+    assert project.erase("id = 2", ["people"], why="x").downstream == ("summary", "visits")
+    assert erase(project, "id = 2", "people", "visits").downstream == ("summary",)
+
+
+def test_expiry_and_vacuum_keep_what_stands_for_parts(project):
+    table = project.table("people")
+    versions = [table.write(people(1, 2, number)).version for number in (3, 4, 5, 6)]
+    erase(project, "id = 2")
+    table.vacuum(dry_run=False, min_age=timedelta(0))
+    assert ids(table, versions[0].metadata_sha) == [1, 3]
+    table.expire(keep_last=3, dry_run=False)
+    assert ids(table, versions[2].metadata_sha) == [1, 5]
+    assert table.verify().ok
+    files = {info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key}
+    assert len(files) == 2
+
+
+def test_an_environment_made_later_reads_older_versions(project):
+    table = project.table("people")
+    first = table.write(people(1, 2)).version
+    table.write(people(1, 2, 3))
+    erase(project, "id = 2")
+    create_environment(project, "dev")
+    there = project.in_environment("dev").table("people")
+    assert ids(there, first.metadata_sha) == [1]
+    assert ids(there) == [1, 3]
+    with pytest.raises(InvalidInput, match="cannot be current again"):
+        there.revert(first.metadata_sha)
+    with pytest.raises(InvalidInput, match="environment 'dev' began with"):
+        erase(project, "id = 1")
+
+
+def test_an_export_of_an_environment_goes_on_without_the_project(project, tmp_path):
+    project.table("people").write(people(1, 2))
+    erase(project, "id = 2")
+    create_environment(project, "dev")
+    project.in_environment("dev").table("people").write(people(1, 5))
+    export_environment(project, "dev", str(tmp_path / "there"))
+    there = Project.open("CLINIC", str(tmp_path / "there")).table("people")
+    assert ids(there) == [1, 5]
+    there.write(people(1, 5, 6))
+    assert there.verify().ok, there.verify().findings
+
+
+def test_a_renamed_table_and_project_keep_what_was_erased(project):
+    table = project.table("people")
+    first = table.write(people(1, 2)).version
+    table.write(people(1, 2, 3))
+    erase(project, "id = 2")
+    table.rename("persons", dry_run=False)
+    renamed = project.rename("HOSPITAL")
+    there = renamed.table("persons")
+    assert (ids(there, first.metadata_sha), ids(there)) == ([1], [1, 3])
+    with pytest.raises(InvalidInput, match="would be in it again"):
+        there.write(people(1, 2, 3))
+    renamed.erase("id = 3", ["persons"], why="asked", dry_run=False)
+    assert (ids(there, first.metadata_sha), ids(there)) == ([1], [1])
+    assert there.verify().ok, there.verify().findings
+
+
+@pytest.mark.parametrize("change", ["missing", "altered", "replaced"])
+def test_a_record_that_is_not_the_one_that_the_log_names_is_named(project, change):
+    table = project.table("people")
+    table.write(people(1, 2))
+    table.write(people(1, 3))
+    erase(project, "id = 2")
+    (key,) = [info.key for info in project.data.list(".metadata/erasures/")]
+    record = project.data.get(key)
+    if change == "missing":
+        project.data.delete([key])
+    else:
+        project.data.put(key, b"{" if change == "altered" else record.replace(b"request 17", b"request 18"))
+    again = Project.open("CLINIC", project.store.uri).table("people")
+    assert ids(again) == [1, 3]
+    with pytest.raises(IntegrityError, match=r"record of an erasure .*No row was returned"):
+        ids(again, "@0")
+    assert not again.verify().ok
+    with pytest.raises(IntegrityError):
+        erase(Project.open("CLINIC", project.store.uri), "id = 3")
+
+
+def test_tables_downstream_are_found_after_a_rename(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    project.table("visits").write(people(2, 3), parents=table.upstream())
+    table.rename("persons", dry_run=False)
+    renamed = project.rename("HOSPITAL")
+    assert renamed.erase("id = 2", ["persons"], why="x").downstream == ("visits",)
+    renamed.erase("id = 2", ["persons"], why="x", dry_run=False)
+    assert not [info.key for info in renamed.data.list("people/") if info.key.endswith(".parquet")]
+
+
+def test_partition_columns_may_have_been_others(project):
+    table = project.table("people")
+    rows = people(1, 2, 3).append_column("city", pa.array(["a", "b", "a"]))
+    table.write(rows, options=TableOptions(partition_columns=("city",)))
+    table.write(rows)
+    erase(project, "id = 2")
+    assert (sorted(ids(table, "@0")), ids(table)) == ([1, 3], [1, 3])
+    with pytest.raises(InvalidInput, match="partitioned by 'city'"):
+        erase(project, "city = 'a'")
+    assert table.verify().ok
+
+
+def test_numbers_that_are_none_in_a_column_that_became_personal(project):
+    table = project.table("people")
+    rows = people(1, 2).append_column("x", pa.array([float("nan")] * 2))
+    table.write(rows)
+    table.write(
+        people(1, 5).append_column("x", pa.array([float("nan")] * 2)), options=TableOptions(personal_columns=("x",))
+    )
+    erase(project, "id = 1")
+    assert (ids(table, "@0"), ids(table)) == ([2], [5])
+
+
+def test_a_feed_that_was_turned_off_is_noticed(project):
+    table = project.table("people")
+    merge = {"mode": "merge", "merge_key": ("id",)}
+    on = {"delta.enableChangeDataFeed": "true"}
+    table.write(people(1, 2), options=TableOptions(properties=on, **merge))
+    table.write(people(2, 3).set_column(1, "name", [["x", "y"]]), options=TableOptions(properties=on, **merge))
+    table.write(people(4), options=TableOptions(properties={"delta.enableChangeDataFeed": "false"}, **merge))
+    with pytest.raises(InvalidInput, match="change feed"):
+        erase(project, "id = 2")
+
+
+def test_a_table_with_erased_rows_is_not_left(project):
+    project.table("people").write(people(1, 2))
+    erase(project, "id = 2")
+    with pytest.raises(InvalidInput, match="only this package knows"):
+        project.table("people").leave(dry_run=False)
+
+
+@pytest.mark.parametrize("what", ["leave", "feed", "append-only"])
+def test_tables_that_are_refused(project, what):
+    table = project.table("people")
+    names = {"feed": "delta.enableChangeDataFeed", "append-only": "delta.appendOnly"}
+    properties = {names[what]: "true"} if what in names else None
+    table.write(people(1, 2), options=TableOptions(properties=properties or {}))
+    if what == "leave":
+        table.leave(dry_run=False)
+    with pytest.raises((InvalidInput, UnsupportedFeature), match=r"Nothing was (erased|written)"):
+        project.erase("id = 2", ["people"], why="request 17")
