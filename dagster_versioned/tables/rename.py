@@ -108,10 +108,11 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
     nothing may stay (``min_age`` of 0, a purge).
     """
     found: list[ObjectInfo] = []
-    # Of any owner: the project may have been renamed since. A folder that another table has by now has not been left.
-    former = dict.fromkeys(name for _, name in TableRecord.of(state.snapshot).former)
+    # Of any owner, since the project may have been renamed; a name that a table has by now was not left.
+    names = dict.fromkeys(name for _, name in TableRecord.of(state.snapshot).former)
+    former = {name: ended for name in names if (ended := _left_state(project, name)) is not None}
     readers = _readers(project.store, former) if former else {}
-    for source in former:
+    for source, ended in former.items():
         if (reader := readers.get(source)) is not None:
             if min_age:
                 continue
@@ -119,19 +120,16 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
                 f"The environment {reader!r} reads the table as {source}, the name that it had. Nothing was deleted. "
                 "Drop that environment first."
             )
-        found += _left_files(project, source, min_age)
+        if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) >= min_age:
+            files = (info for info in project.data.subfolder(source).list() if not info.key.startswith(_LOG))
+            found += [replace(info, key=f"{source}/{info.key}") for info in files]
     return found
 
 
-def _left_files(project: ProjectContext, source: str, min_age: timedelta) -> list[ObjectInfo]:
-    """The files of a name that a table left so long ago, by their keys in the data folder."""
-    left = TableOperations(project, table_name(source))
-    ended = left.cache.refresh()
-    if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:
-        return []
-    if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) < min_age:
-        return []
-    return [replace(info, key=f"{source}/{info.key}") for info in left.store.list() if not info.key.startswith(_LOG)]
+def _left_state(project: ProjectContext, source: str) -> TableState | None:
+    """The end of the log of a name that a table left; ``None`` where none did."""
+    ended = TableOperations(project, table_name(source)).cache.refresh()
+    return None if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None else ended
 
 
 def _readers(store: ObjectStore, former: Collection[str]) -> dict[str, str]:

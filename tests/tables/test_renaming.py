@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.errors import InvalidName, StoreUnavailable, TableNotFound, VersionedError
 from dagster_versioned.projects.project import Project
 from dagster_versioned.projects.staleness import MemberCell, Need, TableHeads, find
@@ -132,6 +133,24 @@ def test_a_purge_takes_the_bytes_under_the_old_name_too(project: Project, rows: 
     table.rename("journeys", dry_run=False)
     project.table("journeys").purge(["@0"], why="erasure", dry_run=False)
     assert not [info.key for info in project.data.list("flights/") if info.key.endswith(".parquet")]
+
+
+def test_a_purge_after_both_were_renamed(project: Project, rows: pa.Table, more: pa.Table) -> None:
+    """Files under a name that the table had in a project of another name go, too; those under its own are no such."""
+    table = project.table("flights")
+    old = table.write(rows).version
+    table.write(more)
+    table.rename("departures", dry_run=False)
+    renamed = project.rename("LAX")
+    renamed.table("others").write(rows)
+    created = renamed.table("departures")
+    created.write(rows.slice(0, 1))
+    create_environment(renamed, "dev")
+    created.write(rows.slice(0, 2))
+    report = created.purge([old.metadata_sha], why="asked", dry_run=False)
+    assert [key for key in report.keys if key.startswith("../flights/")]
+    assert not [info.key for info in renamed.data.list("flights/") if info.key.endswith(".parquet")]
+    assert created.read().num_rows == 2
 
 
 def test_partitions_and_what_they_are_go_with_it(table: VersionedTable, rows: pa.Table) -> None:
