@@ -179,12 +179,15 @@ def _left_out(
 
 
 def require_something_to_watch(sensor: str, graph: AssetGraph, targets: Collection[dg.AssetKey]) -> None:
-    """Raise `InvalidInput` where a sensor has nothing to compare, as far as that is known before anything is opened."""
+    """Raise `InvalidInput` where a sensor has nothing to compare, as far as that is known before anything is opened.
+
+    One over all assets may have nothing yet. Raises `InvalidName` for an asset that can have no table.
+    """
     places = Places(graph)
     nodes = [node for key in targets if (node := graph.get(key)).is_materializable and places.may_be_table(key)]
     for node in nodes:
         places.require_name(node.key)
-    if not any(
+    if not graph.materializable_asset_keys <= set(targets) and not any(
         FEATURE_KEY in node.metadata
         or any(not places.is_defined(key) or places.may_be_table(key, node.key) for key in node.parent_keys)
         for node in nodes

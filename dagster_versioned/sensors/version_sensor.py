@@ -112,7 +112,7 @@ class _WithNeighbors(RequiredNeighborsAssetSelection):
         from dagster_versioned.sensors.graph import require_something_to_watch
 
         keys = self.resolve(asset_graph)
-        if isinstance(asset_graph, AssetGraph) and not keys >= asset_graph.materializable_asset_keys:
+        if isinstance(asset_graph, AssetGraph):
             require_something_to_watch(self.sensor, asset_graph, keys)
         if self.child.resolve(asset_graph) == keys:
             return self.child.to_serializable_asset_selection(asset_graph)
