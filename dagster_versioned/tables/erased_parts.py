@@ -154,9 +154,13 @@ def document_key(epoch: int) -> str:
 
 @dataclass(frozen=True)
 class ErasedParts:
-    """What stands for erased parts of one table, by erasures that followed each other."""
+    """What stands for erased parts of one table, by erasures that followed each other.
+
+    ``stood`` is what did after one of them, of which a later one may have erased rows.
+    """
 
     substitutes: Substitutes = field(default_factory=dict[Identity, "Add | None"])
+    stood: tuple[Add, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.substitutes)
@@ -178,7 +182,7 @@ class ErasedParts:
         first = {
             identity: add if add is None else later.get(add.identity, add) for identity, add in self.substitutes.items()
         }
-        return ErasedParts({**later, **first})
+        return ErasedParts({**later, **first}, (*self.stood, *(add for add in later.values() if add is not None)))
 
     def objects(self, store: ObjectStore, identity: Identity) -> set[str] | None:
         """The keys of what stands for an erased part; ``None`` for one that was not erased."""

@@ -145,6 +145,34 @@ def test_an_erasure_of_an_erasure(project):
     assert Project.open("CLINIC", project.store.uri).table("people").verify().ok
 
 
+def test_what_stood_for_a_part_of_old_versions_alone_goes_too(project, tmp_path):
+    table = project.table("people")
+    first = table.write(people(1, 2, 7)).version
+    table.write(people(1))
+    erase(project, "id = 2")
+    erase(project, "id = 7")
+    assert ids(table, first.metadata_sha) == [1]
+    for file in (tmp_path / "data" / "datom" / "people").glob("*.parquet"):
+        assert pq.read_table(file)["id"].to_pylist() == [1], file
+    assert project.erase("id = 1", ["people"], why="asked", all_rows=True).tables[0].unclaimed == 0
+
+
+def test_vectors_of_what_stood_for_a_part_go_too(project, tmp_path):
+    table = project.table("people")
+    options = TableOptions(mode="merge", merge_key=("id",), properties={"delta.enableDeletionVectors": "true"})
+    table.write(people(*range(10)), options=options)
+    table.write(people(5).set_column(1, "name", [["new"]]), options=options)
+    table.write(people(1))
+    erase(project, "id = 2")
+    erase(project, "id = 7")
+    assert sorted(ids(table, "@1")) == [0, 1, 3, 4, 5, 6, 8, 9]
+    files = {file.name for file in (tmp_path / "data" / "datom" / "people").glob("*") if file.is_file()}
+    assert len([name for name in files if name.endswith(".parquet")]) == 3, "the part, what was merged, and the head"
+    assert table.verify().ok, table.verify().findings
+    table.vacuum(dry_run=False, min_age=timedelta(0))
+    assert files == {file.name for file in (tmp_path / "data" / "datom" / "people").glob("*") if file.is_file()}
+
+
 def test_a_part_that_becomes_empty(project):
     table = project.table("people")
     first = table.write(people(2)).version

@@ -166,14 +166,15 @@ class Claims:
     def erase(self, erased: ErasedParts) -> None:
         """Take into account what stands for erased parts, for all versions that had them."""
         self._erased = erased
-        for add in erased.substitutes.values():
-            if add is not None:
-                self._note_sizes(add)
+        for add in erased.stood:
+            self._note_sizes(add)
 
     def erased_objects(self) -> set[str]:
         """The paths that versions would need if nothing had been erased."""
         lives = [(path, life) for path, lives in self._lives.items() for life in lives]
         gone = [(path, life.vector) for path, life in lives if life.identity in self._erased.substitutes]
+        stood = [add for add in self._erased.stood if add.identity in self._erased.substitutes]
+        gone += [(add.key, vector_object(self._store, add)) for add in stood]
         return {key for pair in gone for key in pair if key is not None}
 
     def substitutes(self) -> set[str]:
