@@ -402,9 +402,15 @@ def test_what_cannot_be_pushed_is_refused(origin: Origin, copy: VersionedTable, 
         push(origin.table, copy.store)
     with pytest.raises(InvalidInput, match="The private key is that of"):
         push(origin.table, LocalStore(tmp_path / "x"), key=SigningKey.generate())
-    flipped(next((origin.folder / "data").iterdir()))
-    with pytest.raises(IntegrityError, match="other bytes"):
-        push(origin.table, LocalStore(tmp_path / "x"))
+    slice_file = next((origin.folder / "data").iterdir())
+    data = slice_file.read_bytes()
+    for altered, message in (
+        (b"X" + data[1:], "other bytes"),  # where no reader of Parquet looks
+        (data[:4] + bytes(20) + data[24:], "cannot be read as a slice of events"),  # the first of its pages
+    ):
+        slice_file.write_bytes(altered)
+        with pytest.raises(IntegrityError, match=message):
+            push(origin.table, LocalStore(tmp_path / "x"))
     assert not (tmp_path / "x/refs").exists()
 
 

@@ -166,14 +166,14 @@ def pulled_slice(
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, InvalidInput) as error:
-            raise IntegrityError(f"it cannot be read as a slice of events ({error}).") from None
+            raise _unreadable(error) from None
         if stored != schema:
             raise IntegrityError(f"it has the columns {_shown(stored)}, and the chain says {_shown(schema)}.")
         digest = BagDigest(schema_to_arrow(stored))
         nulls, nans = np.zeros(len(stored.fields), np.int64), set[str]()
         operations = np.zeros(len(Operation), np.int64)
         records = SliceRecords(data_slice, stated, columns)
-        for batch in parquet.iter_batches():
+        for batch in _batches(parquet):
             records.update(batch)
             rows = conform(batch, stored)
             digest.update(rows)
@@ -197,6 +197,18 @@ def pulled_slice(
             updated=corrected,
             removed=retracted,
         )
+
+
+def _batches(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Its rows. Raises `IntegrityError` for pages that are none: what is pushed was not compared with its hash yet."""
+    try:
+        yield from parquet.iter_batches()
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> IntegrityError:
+    return IntegrityError(f"it cannot be read as a slice of events ({error}).")
 
 
 def _shown(schema: StructType) -> str:
