@@ -239,7 +239,7 @@ def _holds_floats(data_type: Any) -> bool:
 
 def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:
     """The rows of what a connection executed last."""
-    # DuckDB has the first name from 1.4 on; there it warns of the second, by which older ones know it.
+    # DuckDB has the first name from 1.5 on; there it warns of the second, by which older ones know it.
     return result.to_arrow_table() if hasattr(result, "to_arrow_table") else result.fetch_arrow_table()
 
 

@@ -300,9 +300,11 @@ def changelog(width: int, key: Sequence[int]) -> EventQuery:
     bad = f"{_null(key, 'g')} OR NOT ({_is_operation('g.op')}) OR {_HALF}"
     known = "coalesce(CASE WHEN g.op_before IN (0, 3) THEN g.et_before END, p.held_et, g.et)"
     held = "NULL AS held_et" if EVENT_TIME in key else "et AS held_et"
+    # DuckDB before 1.5 has columns of a join for ambiguous in ORDER BY, unless they are named anew.
+    data = ", ".join(f"g.c{i} AS c{i}" for i in range(width))
     return EventQuery(
         f"SELECT g.n, CASE WHEN {bad} THEN {REFUSED} ELSE g.op END AS op, CASE WHEN g.untimed THEN {known} "
-        f"ELSE g.et END AS et, {_data(width, 'g.')}, g.op AS given_op FROM (SELECT *, {_beside(key)} "
+        f"ELSE g.et END AS et, {data}, g.op AS given_op FROM (SELECT *, {_beside(key)} "
         f"FROM ({timed}) AS timed) AS g LEFT JOIN (SELECT {_names(key)}, {held} FROM ({current(width, key)}) AS now) "
         f"AS p ON g.untimed AND {_equal(key, 'g', 'p')}",
         (*map(_name, key), "n", "given_op"),
