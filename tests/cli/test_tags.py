@@ -1,6 +1,10 @@
 """``dagster-versioned tag``, and ``tag:NAME`` where a version is taken."""
 
+from importlib.metadata import version
+
 import pyarrow as pa
+
+from dagster_versioned.bounds import release_of
 
 
 def test_from_making_one_to_dropping_it(cli, project, flights, monthly):
@@ -42,7 +46,7 @@ def test_errors(cli, project, flights):
         (3, "tag", "drop", "y", "--apply"),
         (3, "read", "flights", "tag:y"),
         (2, "tag", "ls", "x"),
-        (2, "tag"),
+        (2 if release_of(version("click")) >= (8, 2) else 0, "tag"),  # shows its help
     ):
         assert cli(*words).code == code, words
     assert list(project.tags()) == ["x"]

@@ -25,6 +25,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.documents import parked_draft
 from support import publication_house
+from support.dagster_versions import has_partitioned_checks
 from support.publication_house import (
     ABOVE,
     ADDS,
@@ -417,11 +418,13 @@ class Walk:
         print(f"{steps} steps, {took:.2f} s each, {len(self.runs)} runs: {dict(sorted(self.counts.items()))}")
 
 
+@has_partitioned_checks
 @pytest.mark.parametrize("seed", [1])
 def test_a_short_random_walk_of_publication(tmp_path, house, seed):
     Walk(tmp_path, house.instance, seed).go(12)
 
 
+@has_partitioned_checks
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [11, 12, 13])

@@ -887,7 +887,14 @@ class TestAnEvaluation:
 
     RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
-    @pytest.fixture(params=["of all", "of the run's partitions", "reads nothing", "ours"])
+    @pytest.fixture(
+        params=[
+            "of all",
+            pytest.param("of the run's partitions", marks=has_partitioned_checks),
+            pytest.param("reads nothing", marks=has_partitioned_checks),
+            "ours",
+        ]
+    )
     def sales(self, house, request):
         """Partitions ``a`` to ``c``, parked by one run, of which those with a negative number do not pass."""
         keys = dg.StaticPartitionsDefinition(["a", "b", "c"])

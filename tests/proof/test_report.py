@@ -217,7 +217,7 @@ def test_the_command_writes_a_page_and_a_folder(project, tmp_path):
     assert in_process(*at, "-o", tmp_path / "site").exit_code == 0
     assert (tmp_path / "site/index.html").exists()
     refused = in_process(*at, "weekly", "-o", tmp_path / "nowhere/weekly.html")
-    assert (refused.exit_code, "cannot be written" in refused.output) == (2, True)
+    assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
 
 
 def test_a_project_that_goes_on_meanwhile_is_told_all_the_same(project, tmp_path):

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.engines.sql import arrow_rows
 from support.edge_conditions import (
     Column,
     Compare,
@@ -170,7 +171,7 @@ def by_duckdb_alone(table: EdgeTable, folder: Path, conditions: Sequence[Conditi
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     source = f"SELECT {ID} FROM read_parquet({files}) WHERE "
-    return _each(lambda one: connection.execute(source + to_sql(one, "duckdb")).to_arrow_table(), conditions)
+    return _each(lambda one: arrow_rows(connection.execute(source + to_sql(one, "duckdb"))), conditions)
 
 
 class SparkReader:
