@@ -63,7 +63,7 @@ def _shown(array: Any) -> Any:
         return array
     if pa.types.is_struct(held):
         members: list[Any] = [_shown(member) for member in array.flatten()]
-        return cast("Any", pa.StructArray).from_arrays(members, fields=list(held), mask=array.is_null())
+        return _struct(members, held, array)
     array = array.take(pa.array(np.arange(len(array))))  # counts the offsets anew
     if pa.types.is_map(held):
         return _rebuilt(array, held, _entries(held, _shown(array.keys), _shown(array.items)))
@@ -89,7 +89,7 @@ def _cast(array: Any, wanted: Any) -> Any:
         for field in cast("list[pa.Field[Any]]", list(wanted)):
             i = held.get_field_index(field.name)
             members.append(pa.nulls(len(array), field.type) if i < 0 else _cast(array.field(i), field.type))
-        return cast("Any", pa.StructArray).from_arrays(members, fields=list(wanted), mask=array.is_null())
+        return _struct(members, wanted, array)
     if pa.types.is_large_list(held) or pa.types.is_fixed_size_list(held):
         return _cast(array.cast(pa.list_(held.value_field)), wanted)
     if pa.types.is_list(held) and pa.types.is_list(wanted):
@@ -98,6 +98,12 @@ def _cast(array: Any, wanted: Any) -> Any:
         keys, items = _cast(array.keys, wanted.key_type), _cast(array.items, wanted.item_type)
         return _rebuilt(array, wanted, _entries(wanted, keys, items))
     return array.cast(wanted)
+
+
+def _struct(members: list[Any], wanted: Any, array: Any) -> Any:
+    """The structs of these members, null where an array is. A mask of no nulls would be one to a map's keys."""
+    mask = array.is_null() if array.null_count else None
+    return cast("Any", pa.StructArray).from_arrays(members, fields=list(wanted), mask=mask)
 
 
 def _entries(wanted: Any, keys: Any, items: Any) -> Any:

@@ -122,6 +122,17 @@ def test_every_row_survives_with_metadata_and_nullability_dropped(table, sort_co
     assert result.select(table.column_names).to_pylist() == table.to_pylist()
 
 
+def test_keys_of_maps_that_are_structs_are_cast():
+    rows = [[({"n": 1}, "a")], None, [({"n": 2}, None), ({"n": None}, "b")]]
+    given, wanted = (
+        pa.record_batch({"c": pa.array(rows, pa.map_(pa.struct([("n", kind)]), pa.string()))})
+        for kind in (pa.int32(), pa.int64())
+    )
+    result = conform(given, stored_schema(wanted.schema))
+    result.validate(full=True)
+    assert result == wanted
+
+
 def test_columns_are_put_in_name_order_on_request():
     table = pa.table({"b": [1], "a": ["x"], "B2": [2]})
     assert stored_schema(table.schema).names == ("b", "a", "B2")

@@ -107,6 +107,12 @@ def test_hidden_bytes_under_nulls_do_not_reach_the_part(tmp_path):
     assert [part.sha256 for part in first] == [part.sha256 for part in second]
 
 
+def test_keys_of_maps_may_be_structs_of_lists(tmp_path):
+    keys = pa.struct([("l", pa.list_(pa.int64()))])
+    rows = pa.table({"c": pa.array([[({"l": [1]}, "a")], None, [({"l": None}, None)]], pa.map_(keys, pa.string()))})
+    assert rows_of(write(rows, tmp_path), rows.schema).to_pylist() == rows.to_pylist()
+
+
 def test_a_range_hidden_under_a_null_list_does_not_reach_the_part(tmp_path):
     values = pa.array([1, *[2] * 5000, 3])
     offsets, mask = pa.array([0, 1, 5001, 5002], pa.int32()), pa.array([False, True, False])
