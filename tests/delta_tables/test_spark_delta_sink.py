@@ -19,7 +19,7 @@ from dagster_versioned.errors import InvalidInput, TableNotFound
 from support import spark_stream_job
 from support.spark import needs_spark
 
-pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
+pytest.importorskip("pyspark", minversion="4.1", reason="streams that are written by Arrow: from PySpark 4.1 on")
 from pyspark.sql.types import LongType, StructField, StructType
 
 from dagster_versioned.delta_tables.spark.data_source_stream_write import stream_writer

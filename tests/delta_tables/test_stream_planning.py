@@ -21,7 +21,7 @@ from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.write import create_delta, delete_from, merge_delta, optimize_delta, write_delta
 from support.spark import needs_spark
 
-pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams that are limited: from PySpark 4.2 on")
 
 from dagster_versioned.delta.actions import Remove
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint

@@ -34,13 +34,13 @@ from support.edge_readers import (
     where,
 )
 from support.edge_tables import EdgeTable, Maker, write
-from support.readers import READS_WITH_POLARS
+from support.readers import PRUNES_WITH_POLARS
 from support.spark import running_spark
 
 IN_PROCESS: dict[str, Reader] = {
     "arrow": by_arrow,
     "duckdb files": by_duckdb_alone,
-    **({"polars": by_polars} if READS_WITH_POLARS else {}),
+    **({"polars": by_polars} if PRUNES_WITH_POLARS else {}),
     "deltalake": by_deltalake,
     "datafusion": by_datafusion,
 }

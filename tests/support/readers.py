@@ -39,6 +39,9 @@ def by_polars_lazily(folder: Path, version: int | None = None) -> pa.Table:
 READS_WITH_POLARS = release_of(pl.__version__) >= (1, 38)
 """Older ones panic at maps, or skip files whose statistics they take for others."""
 
+PRUNES_WITH_POLARS = release_of(pl.__version__) >= (2,)
+"""Older ones panic at the bounds of dates in structs, too."""
+
 DELTA_READERS = [by_deltalake, by_datafusion, *[by_polars, by_polars_lazily] * READS_WITH_POLARS]
 
 
