@@ -229,7 +229,9 @@ CONNECTION.execute("SET TimeZone = 'UTC'")
 def matching(table: pa.Table, sql: str) -> list[bool | None]:
     """What DuckDB makes of the condition for each row."""
     CONNECTION.register("t", table)
-    translated = sqlglot.transpile(f"SELECT {sql} AS hit FROM t", read="spark", write="duckdb")[0]
+    translated = sqlglot.transpile(f"SELECT {sql} AS hit FROM t", read="spark", write="duckdb", identify=True)[
+        0
+    ]  # `at` is a keyword of some releases
     return [row[0] for row in CONNECTION.execute(translated).fetchall()]
 
 
