@@ -423,7 +423,7 @@ class SourceModules:
 
     def note(self) -> None:
         """Remember how the files of the modules that are loaded are now, so that a change of them is seen later."""
-        names = [name for name in list(sys.modules) if name not in self._noted]
+        names = set(sys.modules).difference(self._noted)
         self._noted.update(names)
         for name in names:
             if name.partition(".")[0] not in sys.stdlib_module_names:

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import table_name_of
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
+from dagster_versioned.process_state import PROCESS
 from dagster_versioned.resources.project import ProjectResource
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from dagster_versioned.features.sample_update import SampleUpdate
     from dagster_versioned.tables.write.kept import KeptVersion
     from dagster_versioned.tables.write.write import WriteResult
+
+
+class CheckedPlans(set[str]):
+    """The execution plans whose assets were all found to have tables: each process of a run reads its plan once."""
 
 
 class VersionedParquetIOManager(dg.ConfigurableIOManager):
@@ -109,10 +114,14 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             isinstance(kind, type) and issubclass(kind, VersionedParquetIOManager) for kind in kinds
         ):
             return
+        plan, checked = context.run.execution_plan_snapshot_id, PROCESS.of(CheckedPlans)
+        if plan is None or plan in checked:
+            return
         from dagster_versioned.dagster_internals import typed_assets_of
 
         for key in typed_assets_of(context.instance, context.run):
             table_name_of(key.path)
+        checked.add(plan)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make the value the current version of the asset's table, or of the run's partitions of it.

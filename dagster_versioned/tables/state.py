@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, list_log, read_log
-from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
+from dagster_versioned.delta.log.commits import Commit, LogSegment, commit_key, commits_after, list_log, read_log
+from dagster_versioned.delta.log.snapshot import Snapshot, load_later, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.object_store import ObjectStore
@@ -98,13 +98,17 @@ class _LoadedState:
     checkpoint: int
     has_head: bool = False
 
+    def is_part_of(self, segment: LogSegment) -> bool:
+        """Whether a segment is these files, or these and commits after them."""
+        return segment.etags[: len(self.etags)] == self.etags and segment.version >= self.state.log_version
+
 
 class LoadedStates:
     """What was loaded of tables, for who opens one of them again. Thread-safe.
 
     A state is only taken again where a listing of the log shows the same files with the same ETags, so nobody sees
-    anything else than who reads these files. What its history has to read is read by the store of who took it last.
-    The small ones that were asked for last are kept.
+    anything else than who reads these files; where there are commits after them, those alone are read. What its history
+    has to read is read by the store of who took it last. The small ones that were asked for last are kept.
     """
 
     def __init__(self) -> None:
@@ -124,12 +128,17 @@ class LoadedStates:
             if known is not None:
                 self._loaded.move_to_end(store.uri)
         segment = list_log(store, near=near() if known is None else known.checkpoint)
-        if known is not None and segment.etags == known.etags and segment.version == known.state.log_version:
-            known.commits.read_by(store)
-            return known.state
-        loaded = load_log(store, segment)
-        state = TableState(loaded.snapshot, load_history(loaded, commits))
         checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
+        if known is not None and checkpoint == known.checkpoint and known.is_part_of(segment):
+            commits = known.commits
+            commits.read_by(store)
+            if segment.version == known.state.log_version:
+                return known.state
+            later = load_later(store, segment, known.state.snapshot)
+            state = TableState(later.snapshot, known.state.history.advance(later.commits))
+        else:
+            loaded = load_log(store, segment)
+            state = TableState(loaded.snapshot, load_history(loaded, commits))
         with self._lock:
             if state.is_small and all(segment.etags):
                 self._loaded[store.uri] = _LoadedState(state, commits, segment.etags, checkpoint)

@@ -195,7 +195,7 @@ _UNREADABLE = (IntegrityError, LookupError, pa.ArrowException, OSError, ValueErr
 
 def parse_index(data: bytes, commits: StoredCommits | None = None) -> list[CommitRecord]:
     """The commits of a segment, or of what a checkpoint notes. Raises what `_UNREADABLE` lists."""
-    table = pq.read_table(arrow_reader(data))
+    table = pq.ParquetFile(arrow_reader(data)).read()
     if (table.schema.names, table.schema.types) != (_SCHEMA.names, _SCHEMA.types):
         raise IntegrityError(f"A version index holds columns {table.schema.names}; {_SCHEMA.names} were expected.")
     if any(table[name].null_count for name in _SCHEMA.names if name != "info"):

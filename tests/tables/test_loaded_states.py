@@ -50,6 +50,34 @@ def test_a_commit_of_another_process_is_seen(store: CountingStore, tmp_path: Pat
         assert values(project) == [number]
 
 
+def test_of_commits_since_a_look_those_alone_are_read(store: CountingStore, tmp_path: Path) -> None:
+    project, other = Project("P", store), Project("P", LocalStore(tmp_path)).table("one")
+    for number in range(12):
+        other.write(pa.table({"value": [number]}))
+    checkpoint = project.table("one").state.log_version  # which is not at a checkpoint's
+    for number in range(2):
+        other.write(pa.table({"value": [-number]}))
+        assert looked(store, project).count("get") == 1
+    state = project.table("one").state
+    assert state.log_version == checkpoint + 2
+    assert state.snapshot.commit_sha256 == other.state.snapshot.commit_sha256
+    assert list(state.history.heads.values()) == list(other.state.history.heads.values())
+    assert [one.log_version for one in project.table("one").history()] == list(range(checkpoint + 2, -1, -1))
+
+
+def test_a_commit_that_was_replaced_before_others_is_read(store: CountingStore, tmp_path: Path) -> None:
+    """It is not taken for what it was, since later commits are read."""
+    project, other = Project("P", store), Project("P", LocalStore(tmp_path)).table("one")
+    other.write(pa.table({"value": [1]}))
+    before = project.table("one").state.snapshot
+    other.write(pa.table({"value": [2]}))
+    commit = tmp_path / "datom" / "one" / "_delta_log" / f"{0:020d}.json"
+    data = commit.read_bytes()
+    commit.unlink()
+    commit.write_bytes(data.replace(before.metadata.id.encode(), before.metadata.id[::-1].encode()))
+    assert project.table("one").state.snapshot.metadata.id == before.metadata.id[::-1]
+
+
 def test_a_table_that_was_made_anew_is_read_anew(store: CountingStore, tmp_path: Path) -> None:
     project = Project("P", store)
     project.table("one").write(pa.table({"value": [1]}))

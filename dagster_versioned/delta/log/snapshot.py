@@ -184,6 +184,12 @@ def load_log(store: ObjectStore, segment: LogSegment) -> LoadedLog:
         raise
 
 
+def load_later(store: ObjectStore, segment: LogSegment, snapshot: Snapshot) -> LoadedLog:
+    """`load_log` of a segment that begins as the one that an older snapshot was loaded of: reads the commits since."""
+    commits = read_commits(store, snapshot.version + 1, segment.version)
+    return LoadedLog(_checked(store, segment, snapshot.advance(commits)), tuple(commits), {})
+
+
 def _checked(store: ObjectStore, segment: LogSegment, snapshot: Snapshot) -> Snapshot:
     if segment.version in segment.checksums:
         require_checksum(store, snapshot.version, snapshot.checksum)
