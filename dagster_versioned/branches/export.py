@@ -12,7 +12,6 @@ makes it safe to die at any moment:
 4. The document says that the export is complete.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from dagster_versioned.branches.environments import written_in
-from dagster_versioned.delta.log.commits import Commit, begins_late, commit_key, read_commits
+from dagster_versioned.delta.log.commits import Commit, begins_late, commit_key, commit_sha256, read_commits
 from dagster_versioned.delta.log.snapshot import replayed
 from dagster_versioned.errors import (
     AlreadyExists,
@@ -286,7 +285,7 @@ class _Table:
     def _commits(self, at: TaggedTable) -> Sequence[Commit]:
         """The commits up to the one that is exported, which is looked at first: what names it may be forged."""
         try:
-            found = hashlib.sha256(self._log.get(commit_key(at.log_version))).hexdigest()
+            found = commit_sha256(at.log_version, self._log.get(commit_key(at.log_version)))
         except ObjectNotFound:
             found = None
         if found != at.commit_sha256:
@@ -379,7 +378,7 @@ class _Table:
         def copy(number: int) -> None:
             key = commit_key(number)
             entry = self._log.get(key)
-            if hashlib.sha256(entry).hexdigest() != self._shas[number]:
+            if commit_sha256(number, entry) != self._shas[number]:
                 raise IntegrityError(f"{self._name}/{key} of {self._environment} changed while it was copied.")
             try:
                 data.put_if_absent(key, entry)

@@ -20,6 +20,7 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 _LONG = range(-(2**63), 2**63)
 _INT = range(2**31)
 _PLAIN = frozenset({str, int, bool})
+_SHA = re.compile(r"[0-9a-f]{64}")
 _STRUCTURE = re.compile(rb"[^\x20-\x7e\s]|[\"{\[\]]")
 
 TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
@@ -425,6 +426,7 @@ class CommitInfo:
 
     NAME: ClassVar = "commitInfo"
     FORGOTTEN: ClassVar = "dagsterVersionedForgotten"
+    REDACTED: ClassVar = "dagsterVersionedRedacted"
     value: Mapping[str, Any] = field(hash=False)
 
     @property
@@ -434,6 +436,11 @@ class CommitInfo:
         Ours, not the protocol's: other readers keep the tombstones, which harms nobody.
         """
         return frozenset(self.value.get(self.FORGOTTEN) or ())
+
+    @property
+    def redacted(self) -> str | None:
+        """The SHA-256 that the commit had before statistics of erased files were taken out of it. Ours, too."""
+        return self.value.get(self.REDACTED)
 
     @property
     def in_commit_timestamp(self) -> int | None:
@@ -448,6 +455,8 @@ class CommitInfo:
         if stamp is not None and stamp not in TIMES:
             raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
         members.optional_texts(cls.FORGOTTEN)
+        if (sha := members.optional_text(cls.REDACTED)) is not None and not _SHA.fullmatch(sha):
+            raise members.wrong(cls.REDACTED, "is no SHA-256")
         return info
 
     def to_json(self) -> dict[str, Any]:

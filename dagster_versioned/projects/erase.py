@@ -19,9 +19,10 @@ from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.tables.configuration import CHANGE_FEED, is_set, personal_columns
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
-from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure
+from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
 from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_rows, kept_parts
+from dagster_versioned.tables.erasure.redact import redact_log
 from dagster_versioned.tables.erasure.substitute import substitutes
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import is_data_key
@@ -188,9 +189,10 @@ class _TableSearch:
     rows: Sequence[FoundRows]
 
     @property
-    def versions(self) -> tuple[int, ...]:
-        """The log versions of those that have any of the rows."""
-        return tuple(sorted({*chain.from_iterable(each.part.versions for each in self.rows)}))
+    def versions(self) -> tuple[VersionKey, ...]:
+        """Those that have any of the rows."""
+        found = {*chain.from_iterable(each.part.versions for each in self.rows)}
+        return tuple(sorted(found, key=lambda version: (version[0], version[1] or "")))
 
     def report(self) -> ErasedTable:
         """What that is, in words of users."""
@@ -366,6 +368,7 @@ class _Erasing:
         _refuse_readers(self.project, table, at)
         former = partial(former_files, self.project, state, timedelta(0))
         table.operations.collector().plan_erasure(erasure.by, erasure.why, former).apply()
+        redact_log(table.operations, lambda state: self.project.erasures.of(state.snapshot))
 
 
 def _parents(project: ProjectContext, name: TableName) -> Set[str]:

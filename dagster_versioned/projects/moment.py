@@ -3,13 +3,12 @@
 A document that names the moment (an environment, a tag) keeps it from being collected from then on.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.commits import commit_key, commit_sha256
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidName, ObjectNotFound, PreconditionFailed
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
@@ -51,7 +50,7 @@ def commits_of(data: ObjectStore, heads: Mapping[TableName, HeadDocument]) -> di
     def commit_of(name: TableName) -> str:
         at = heads[name].log_version
         try:
-            return hashlib.sha256(data.get(f"{name}/{commit_key(at)}")).hexdigest()
+            return commit_sha256(at, data.get(f"{name}/{commit_key(at)}"))
         except ObjectNotFound:
             raise IntegrityError(
                 f"The head of {name} is at log version {at}, which its log does not have. Nothing was written. Rebuild "

@@ -24,6 +24,7 @@ from dagster_versioned.proof.keys import PublicKey
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.attestations import list_attestations
 from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.history import REDACTION, Version
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.read import check_parts
 from dagster_versioned.tables.table import VersionedTable
@@ -83,6 +84,7 @@ def write_bundle(
             f"Rows were erased from version {found.short}, so its bytes are not those that its name proves. Nothing was"
             " written. What is left of it is proved without them: --without-rows."
         )
+    _refuse_redacted_later(opened, found)
     with _complete_or_absent(folder) as staging:
         content = _Content(staging)
         attested = _copy_log(opened, project, found.log_version, content, keys)
@@ -100,6 +102,18 @@ def write_bundle(
         (staging / "bundle.json").write_bytes(json.dumps(document, indent=1, sort_keys=True).encode())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Bundle(folder, found.metadata_sha, found.partition, found.log_version, len(content.shas) + 1, size, attested)
+
+
+def _refuse_redacted_later(opened: VersionedTable, found: Version) -> None:
+    """Raise `InvalidInput` for a version before a commit which says that entries of it, or before it, are redacted."""
+    for record in opened.state.history.records[found.log_version + 1 :]:
+        redaction = record.member(REDACTION)
+        if redaction is not None and any(int(at) <= found.log_version for at in redaction["entries"]):
+            raise InvalidInput(
+                f"Version {found.short} of {opened.name} (@{found.log_version}) cannot be proved any more: rows were"
+                f" erased, and what the log told of them up to it was redacted later, by commit @{record.log_version}."
+                " Nothing was written. Prove a version that came after that one; write the rows anew for one."
+            )
 
 
 def _check_empty(folder: Path) -> None:

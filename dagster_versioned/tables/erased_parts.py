@@ -30,6 +30,9 @@ DOMAIN = f"{OWN_DOMAINS}erasures"
 Identity = tuple[str, str | None]
 """What an `Add` is told by: its key, and the id of its deletion vector."""
 
+VersionKey = tuple[int, str | None]
+"""What a version of a table is told by: its log version, and its partition."""
+
 Substitutes = Mapping[Identity, Add | None]
 """What stands for each erased part; ``None``: nothing, since all of its rows were erased."""
 
@@ -67,14 +70,14 @@ class ErasureName:
 
 @dataclass(frozen=True)
 class TableErasure:
-    """What was erased from one table: what stands for its parts, and which versions had them (log versions).
+    """What was erased from one table: what stands for its parts, and which versions had them.
 
     It follows the erasure ``previous`` of the table, and is void where the log named another one first.
     """
 
     previous: ErasureName | None
     parts: Substitutes
-    versions: tuple[int, ...]
+    versions: tuple[VersionKey, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Erasure:
                     table: {
                         "previous": None if erased.previous is None else erased.previous.to_json(),
                         "parts": [_part(identity, erased.parts[identity]) for identity in _in_order(erased.parts)],
-                        "versions": list(erased.versions),
+                        "versions": [{"log_version": at, "partition": name} for at, name in erased.versions],
                     }
                     for table, erased in self.tables.items()
                 },
@@ -144,7 +147,8 @@ def _table(raw: Mapping[str, Any], key: str) -> TableErasure:
             raise ValueError("what stands for a part has no SHA-256 in its name")
         parts[str(part["key"]), part["vector"]] = add
     previous = None if raw["previous"] is None else ErasureName.of(raw["previous"])
-    return TableErasure(previous, parts, tuple(map(int, raw["versions"])))
+    versions = tuple((int(version["log_version"]), version["partition"]) for version in raw["versions"])
+    return TableErasure(previous, parts, versions)
 
 
 def document_key(epoch: int) -> str:
@@ -154,13 +158,14 @@ def document_key(epoch: int) -> str:
 
 @dataclass(frozen=True)
 class ErasedParts:
-    """What stands for erased parts of one table, by erasures that followed each other.
+    """What stands for erased parts of one table, by erasures that followed each other, and which versions had them.
 
     ``stood`` is what did after one of them, of which a later one may have erased rows.
     """
 
     substitutes: Substitutes = field(default_factory=dict[Identity, "Add | None"])
     stood: tuple[Add, ...] = ()
+    versions: frozenset[VersionKey] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.substitutes)
@@ -177,12 +182,14 @@ class ErasedParts:
         """The files that must not come back."""
         return frozenset(key for key, _ in self.substitutes)
 
-    def and_then(self, later: Substitutes) -> "ErasedParts":
+    def and_then(self, later: TableErasure) -> "ErasedParts":
         """With a later erasure, which may be of what stands for parts already."""
         first = {
-            identity: add if add is None else later.get(add.identity, add) for identity, add in self.substitutes.items()
+            identity: add if add is None else later.parts.get(add.identity, add)
+            for identity, add in self.substitutes.items()
         }
-        return ErasedParts({**later, **first}, (*self.stood, *(add for add in later.values() if add is not None)))
+        stood = (*self.stood, *(add for add in later.parts.values() if add is not None))
+        return ErasedParts({**later.parts, **first}, stood, self.versions.union(later.versions))
 
     def objects(self, store: ObjectStore, identity: Identity) -> set[str] | None:
         """The keys of what stands for an erased part; ``None`` for one that was not erased."""
@@ -224,7 +231,7 @@ class ErasureRegister:
             return composed
         found = NOTHING_ERASED
         for erased in self._chain(table, named, after):
-            found = found.and_then(erased.parts)
+            found = found.and_then(erased)
         self._composed[table, named, after] = found
         return found
 

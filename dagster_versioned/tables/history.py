@@ -29,6 +29,10 @@ from dagster_versioned.storage.keys import is_key
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
 
+REDACTION = "redaction"
+"""The member of a commit that says which entries are redacted from then on: ``entries`` has, by log version, the
+SHA-256 of their bytes; ``done`` is said by a commit that comes once they are."""
+
 _NOT_DATA = frozenset({"_delta_log", ".metadata", "_staging", "blocks", "refs", "checkpoints"})
 _SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -463,7 +467,19 @@ def _same(names: frozenset[str]) -> frozenset[str]:
     return names
 
 
+def redaction_in(commit: Commit) -> Mapping[str, Any] | None:
+    """What a commit says of redacted entries: see `REDACTION`."""
+    own = (commit.commit_info or {}).get(MEMBER)
+    return cast("Mapping[str, Any]", own).get(REDACTION) if isinstance(own, Mapping) else None
+
+
 def _check_member(own: Members) -> None:
+    if REDACTION in own.value:
+        redaction = own.members(REDACTION)
+        redaction.flag("done")
+        entries = redaction.members("entries")
+        for name in entries.value:
+            _check_sha(entries, name)
     own.optional_text("prev")
     own.optional_text("partitions_sha")
     for version in _objects(own, "versions"):

@@ -1,6 +1,5 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
-import hashlib
 import os
 import threading
 import weakref
@@ -8,13 +7,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dagster_versioned.delta.log.commits import Commit, LogSegment, commit_key, commits_after, list_log, read_log
+from dagster_versioned.delta.log.commits import (
+    Commit,
+    LogSegment,
+    commit_key,
+    commit_sha256,
+    commits_after,
+    list_log,
+    read_log,
+)
 from dagster_versioned.delta.log.snapshot import Snapshot, load_later, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
-from dagster_versioned.tables.history import CommitRecord, History
+from dagster_versioned.tables.history import CommitRecord, History, redaction_in
 from dagster_versioned.tables.parts import refuse_foreign_features
 from dagster_versioned.tables.version_index import StoredCommits, load_history
 
@@ -224,10 +231,10 @@ class StateCache:
     def refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` if the table has no log."""
         with self._lock:
+            if self._state is not None and (commits := commits_after(self._store, self._state.log_version)):
+                self._advance(self._state, commits)
             if self._state is None:
                 self._state = self._load()
-            elif commits := commits_after(self._store, self._state.log_version):
-                self._state = self._state.advance(commits)
             return self._state
 
     def adopt(self, state: TableState) -> None:
@@ -275,7 +282,7 @@ class StateCache:
         """Take over commits of others that were read after ``before``, so that they are not read again."""
         with self._lock:
             if before is not None and commits and self._state is before:
-                self._state = before.advance(commits)
+                self._advance(before, commits)
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
         """The state from the commits alone, and these: nothing that is derived, and nothing remembered, is trusted.
@@ -288,12 +295,19 @@ class StateCache:
             self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
             return self._state, commits
 
+    def _advance(self, state: TableState, commits: Sequence[Commit]) -> None:
+        """Go on with later commits; from what is stored now, where one says that entries before it are redacted."""
+        if any(redaction_in(commit) is not None for commit in commits):
+            self._forget()
+        else:
+            self._state = state.advance(commits)
+
     def _is_of_the_log(self, state: TableState) -> bool:
         try:
             newest = self._store.get(commit_key(state.log_version))
         except ObjectNotFound:
             return False
-        return hashlib.sha256(newest).hexdigest() == state.snapshot.commit_sha256
+        return commit_sha256(state.log_version, newest) == state.snapshot.commit_sha256
 
     def _forget(self) -> None:
         self._state, self._older, self._commits = None, None, StoredCommits(self._store)

@@ -32,7 +32,7 @@ from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.erased_parts import FOLDER, ErasureRegister
-from dagster_versioned.tables.history import MEMBER, History, Version
+from dagster_versioned.tables.history import MEMBER, History, Version, redaction_in
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
 from dagster_versioned.tables.operations import TableOperations
@@ -218,7 +218,16 @@ def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
 
 
 def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
-    """Every commit's link to the one before, and what the witnesses say."""
+    """Every commit's link to the one before, what the witnesses say, and that redacted ones are as a later one says."""
+    redacted: dict[str, str] = {}
+    for commit in reversed(commits):
+        told, stored = redacted.get(f"{commit.version}"), commit.redacted_sha256
+        if stored is not None and told is None:
+            yield Finding("chain", f"@{commit.version}", "it says that it was redacted, but no later commit does")
+        elif told is not None and told != (stored or commit.sha256):
+            problem = f"a later commit redacted it to {told[:12]}…, the log holds {(stored or commit.sha256)[:12]}…; "
+            yield Finding("chain", f"@{commit.version}", f"{problem}an erasure that died is finished by the next one")
+        redacted = {**(redaction_in(commit) or {}).get("entries", {}), **redacted}
     for before, commit in zip([None, *commits], commits, strict=False):
         own = (commit.commit_info or {}).get(MEMBER)
         if not isinstance(own, Mapping):

@@ -312,3 +312,34 @@ def test_the_page_has_the_lines_of_the_program():
     places = {each.name: (each.lineno, each.end_lineno) for each in functions}
     assert listed == {name: place for name, place in places.items() if name not in ("require", "sha256")}
     assert f"It has {len(VERIFIER.read_text().splitlines())} lines" in page
+
+
+class TestAfterAnErasure:
+    """Entries of the log that were redacted are what a later, signed commit says."""
+
+    @pytest.fixture
+    def erased(self, tmp_path) -> Project:
+        project = Project.open("CLINIC", str(tmp_path / "clinic"))
+        project.observers = (CommitSigner(KEY),)
+        for ids in ([1, 2], [1, 2, 3]):
+            project.table("people").write(pa.table({"id": ids}))
+        project.erase("id = 2", ["people"], why="asked", dry_run=False)
+        project.table("people").write(pa.table({"id": [1, 3, 4]}))
+        return project
+
+    def test_what_came_later_is_proved(self, erased, tmp_path):
+        write_bundle(erased, "people", tmp_path / "bundle", keys=[KEY.public])
+        assert "PROVED" in prove(tmp_path / "bundle")
+
+    def test_what_came_before_is_refused(self, erased, tmp_path):
+        with pytest.raises(InvalidInput, match="cannot be proved any more"):
+            write_bundle(erased, "people", tmp_path / "bundle", version="@0", keys=[KEY.public], with_rows=False)
+
+    def test_an_entry_that_is_redacted_otherwise_is_not_proved(self, erased, tmp_path):
+        folder = write_bundle(erased, "people", tmp_path / "bundle", keys=[KEY.public]).folder
+        entry = folder / "log" / f"{0:020}.json"
+        entry.write_bytes(entry.read_bytes().replace(b'"size":', b'"size": '))
+        document = json.loads((folder / "bundle.json").read_bytes())
+        document["files"][f"log/{0:020}.json"] = hashlib.sha256(entry.read_bytes()).hexdigest()
+        (folder / "bundle.json").write_bytes(json.dumps(document, indent=1, sort_keys=True).encode())
+        assert prove(folder).endswith(f"{0:020}.json: redacted, which no commit tells")

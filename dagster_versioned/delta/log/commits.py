@@ -88,7 +88,9 @@ def compaction_key(versions: range) -> str:
 class Commit:
     """One commit, parsed and checked: no two of its actions reconcile with each other.
 
-    ``sha256`` and ``size`` are of its bytes; ``timestamp_ms`` is the in-commit timestamp, else the file's time.
+    ``sha256`` names it: that of its bytes, or of those that it had before it was redacted, as it says; then
+    ``redacted_sha256`` is that of its bytes, and who wants to believe it looks for that in a later commit.
+    ``size`` is of its bytes; ``timestamp_ms`` is the in-commit timestamp, else the file's time.
     """
 
     version: int
@@ -97,6 +99,7 @@ class Commit:
     actions: tuple[Action, ...]
     commit_info: Mapping[str, Any] | None = field(hash=False)
     timestamp_ms: int
+    redacted_sha256: str | None = None
 
     @property
     def forgotten(self) -> frozenset[str]:
@@ -170,14 +173,23 @@ def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms
     """The `Commit` whose bytes are ``data`` and whose actions are already known and checked."""
     info = first_of(actions, CommitInfo)
     stamp = info.in_commit_timestamp if info else None
+    sha, before = hashlib.sha256(data).hexdigest(), info.redacted if info else None
     return Commit(
         version,
-        hashlib.sha256(data).hexdigest(),
+        sha if before is None else before,
         len(data),
         tuple(actions),
         info.value if info else None,
         file_time_ms if stamp is None else stamp,
+        None if before is None else sha,
     )
+
+
+def commit_sha256(version: int, data: bytes) -> str:
+    """The SHA-256 that names a commit: see `Commit`. Raises `LogCorrupt`."""
+    if CommitInfo.REDACTED.encode() in data:
+        return parse_commit(version, data, 0).sha256
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_commit(store: ObjectStore, version: int) -> Commit:

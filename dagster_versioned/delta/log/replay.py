@@ -250,12 +250,13 @@ def _header(versions: range, few: list[Action], data: bytes, info: ObjectInfo | 
     if len(kept) > 1 and len({_name(action) for action in kept}) != len(kept):
         raise _Unusual
     stamp = provenance.in_commit_timestamp if provenance else None
+    named = provenance.redacted if provenance else None
     file_time = 0 if info is None else file_time_ms(info)
     return Header(
         versions[-1],
         file_time if stamp is None else stamp,
         stamp is not None,
-        None if info is None else hashlib.sha256(data).hexdigest(),
+        None if info is None else named or hashlib.sha256(data).hexdigest(),
         kept,
         versions[0],
     )

@@ -4,7 +4,7 @@ Have this file and the key's id from somebody you trust, and not from who gave y
     python verify.py FOLDER --trust KEY_ID [--project NAME] [--table NAME] [--environment NAME] [--version SHA]
 """
 
-import argparse, base64, hashlib, json, os, pathlib, re, sys
+import argparse, base64, hashlib, json, pathlib, re, sys
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -53,14 +53,12 @@ def canonical(value):
 def open_bundle(folder):
     """What bundle.json says, and the files: plain ones, below the folder, and just those that it names, as named."""
     found = {}
-    for place, folders, names in os.walk(folder):
-        for path in (pathlib.Path(place, name) for name in (*folders, *names)):
-            where = path.relative_to(folder).as_posix()
-            require(not path.is_symlink() and (path.is_dir() or path.is_file()), f"{where}: no plain file")
-            found |= {where: path} if path.is_file() else {}
+    for path in folder.rglob("*"):
+        where = path.relative_to(folder).as_posix()
+        require(not path.is_symlink() and (path.is_dir() or path.is_file()), f"{where}: no plain file")
+        found |= {where: path} if path.is_file() else {}
     require("bundle.json" in found, "bundle.json: missing, so this is no bundle")
-    text = found.pop("bundle.json").read_bytes()
-    bundle = parsed(text, "bundle.json")
+    bundle = parsed(text := found.pop("bundle.json").read_bytes(), "bundle.json")
     is_own = json.dumps(bundle, indent=1, sort_keys=True).encode() == text and bundle["format"] == 1
     require(is_own, "bundle.json: not as it is written, or of another format than 1")
     for where in sorted({*found, *bundle["files"]}):
@@ -71,7 +69,7 @@ def open_bundle(folder):
 
 
 def signer_of(found, trusted, envelope):
-    """The trusted key that has signed; keys are in the bundle, and are who their SHA-256 says."""
+    """The trusted keys that have signed; keys are in the bundle, and are who their SHA-256 says."""
     payload = base64.b64decode(envelope["payload"], validate=True)
     data = b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
     for each in (each for each in envelope["signatures"] if each["keyid"] in trusted):
@@ -82,10 +80,9 @@ def signer_of(found, trusted, envelope):
         how = () if isinstance(key, ed25519.Ed25519PublicKey) else (ec.ECDSA(hashes.SHA256()),)
         try:
             key.verify(base64.b64decode(each["sig"], validate=True), data, *how)
-            return each["keyid"]
+            yield each["keyid"]
         except InvalidSignature:
             continue
-    return None
 
 
 def signed_for(found, trusted, commit):
@@ -96,7 +93,7 @@ def signed_for(found, trusted, commit):
             statement = parsed(base64.b64decode(envelope["payload"], validate=True), where)
             require((envelope["payloadType"], statement["predicateType"]) == (PAYLOAD_TYPE, PROVENANCE), where)
             require(statement["subject"][0]["digest"]["sha256"] == commit, where)
-            if key := signer_of(found, trusted, envelope):
+            if key := next(signer_of(found, trusted, envelope), None):
                 return key, statement["predicate"]["buildDefinition"]["externalParameters"]
         except (LookupError, TypeError, ValueError, RecursionError):
             continue
@@ -108,26 +105,29 @@ def prove(folder, trusted, wanted):
     name, end, parts = bundle["version"], bundle["log_version"], bundle["parts"] or []
     logs = sorted(where for where in found if where.startswith("log/"))
     require(len(logs) == end + 1 and logs[-1] == f"log/{end:020}.json", "log/: other files than 0 to the end")
-    commits = [None, *(sha256(found[where]) for where in logs)]
+    infos = [parsed(found[each].read_bytes().split(b"\n", 1)[0], each).get("commitInfo", {}) for each in logs]
+    said = (info.get("dagsterVersioned", {}).get("redaction", {"entries": {}})["entries"] for info in infos)
+    redacted = {number: sha for entries in said for number, sha in entries.items()}
+    commits, since = [None], 0
+    for number, (where, info) in enumerate(zip(logs, infos)):
+        sha, before, entry = (sha256(found[where]), *map(info.get, ("dagsterVersionedRedacted", "dagsterVersioned")))
+        since = number if entry is None else since  # another program's commit, which is not linked
+        require(entry is None or entry.get("prev") == commits[-1], f"{where}: not linked to the commit before it")
+        require(sha == redacted.get(str(number), None if before else sha), f"{where}: redacted, which no commit tells")
+        commits.append(before or sha)  # one that was redacted is named by what it was
     key, said = signed_for(found, trusted, commits[-1])
     said = {"environment": "production", **said, "version": name}
     print(f"signed   by {key}, for {said['project']}.{said['table']} ({said['environment']})")
     for what, value in (*wanted.items(), ("log_version", end)):
         require(value is None or value == said[what], f"{what}: it is signed for {said[what]}, not {value}")
-    since = 0
-    for number, (before, where) in enumerate(zip(commits, logs)):
-        first = parsed(found[where].read_bytes().split(b"\n", 1)[0], where)
-        entry = first.get("commitInfo", {}).get("dagsterVersioned")
-        since = number if entry is None else since  # another program's commit, which is not linked
-        require(entry is None or entry.get("prev") == before, f"{where}: not linked to the commit before it")
     print(f"log      commits {since} to {end}, each linked to the one before, the last one signed")
     made = next((each for each in entry["versions"] if each["metadata_sha"] == name), None)
     require(made, f"{logs[-1]}: makes no version {name}")
     identity = made["identity"]
     require(hashlib.sha256(canonical(identity).encode()).hexdigest() == name, f"{logs[-1]}: another identity")
     names = [[f"parts/{n:06}.parquet", vector and f"parts/{n:06}.deleted"] for n, (_, vector) in enumerate(parts)]
-    there = [where for where in sorted(found) if where.startswith("parts/")]
-    require(names == parts and there == sorted(filter(None, (x for p in parts for x in p))), "parts/: other files")
+    is_own = {x for p in parts for x in p if x} == {where for where in found if where.startswith("parts/")}
+    require(names == parts and is_own, "parts/: other files")
     lines = [" ".join(sha256(found[each]) for each in pair if each) for pair in parts]
     lines = lines if made["facts"]["digest"].startswith("seq-sha256") else sorted(lines)
     several = hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

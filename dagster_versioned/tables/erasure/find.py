@@ -19,7 +19,7 @@ from dagster_versioned.engines.sql import Names, is_true, table_of
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.erased_parts import ErasedParts, Identity
+from dagster_versioned.tables.erased_parts import ErasedParts, Identity, VersionKey
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import LiveParts
 from dagster_versioned.tables.read import scan_of
@@ -46,15 +46,14 @@ class Condition:
 class KeptPart:
     """A part that kept versions have: without regard to deleted rows, and with each set of these that one of them has.
 
-    ``schemas`` are those under which it is read, the first of them the one that it was written with; ``versions`` are
-    log versions.
+    ``schemas`` are those under which it is read, the first of them the one that it was written with.
     """
 
     add: Add
     partition: str | None
     schemas: list[StructType] = field(default_factory=list[StructType])
     variants: dict[Identity, Add] = field(default_factory=dict["Identity", Add])
-    versions: set[int] = field(default_factory=set[int])
+    versions: set[VersionKey] = field(default_factory=set["VersionKey"])
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Se
             # As the newest version has it: one that adopted it gave it a number.
             part.add, part.partition = replace(add, deletion_vector=None), version.partition
             part.variants[add.identity] = add
-            part.versions.add(version.log_version)
+            part.versions.add((version.log_version, version.partition))
             if schema not in part.schemas:
                 part.schemas.append(schema)
     return list(found.values())

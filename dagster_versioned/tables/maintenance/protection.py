@@ -1,6 +1,5 @@
 """Why a version must be kept: a pin, a tag, an environment that began with it, or a kept version built from it."""
 
-import hashlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -12,7 +11,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
-from dagster_versioned.delta.log.commits import commit_key, commits_after
+from dagster_versioned.delta.log.commits import commit_key, commit_sha256, commits_after
 from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidName, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
@@ -56,7 +55,9 @@ class _OtherTable:
             newest = self.store.get(commit_key(self.log_version))
         except ObjectNotFound:
             return False
-        return hashlib.sha256(newest).hexdigest() == self.commit_sha and not commits_after(self.store, self.log_version)
+        return commit_sha256(self.log_version, newest) == self.commit_sha and not commits_after(
+            self.store, self.log_version
+        )
 
 
 def kept_as(version: Version) -> str:

@@ -1,0 +1,191 @@
+"""What the log of a table tells once rows were erased: nothing of them, and all that names an entry stays true."""
+
+import base64
+import json
+from datetime import timedelta
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.projects.project import Project
+from dagster_versioned.tables.options import TableOptions
+from support.crashes import append_as_another_program
+
+PERSON = b"person-0002"
+
+
+def people(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [f"person-{number:04d}-planted" for number in ids]})
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project.open("CLINIC", str(tmp_path / "data"), author="ann")
+
+
+def erase(project, sql="id = 2"):
+    return project.erase(sql, ["people"], why="request 17", dry_run=False)
+
+
+def append(table, *ids):
+    return table.write(people(*ids), options=TableOptions(mode="append")).version
+
+
+def contents(folder):
+    """Every file below a folder, decompressed where it is Parquet, with what a checkpoint notes of versions."""
+    for file in filter(lambda file: file.is_file(), folder.rglob("*")):
+        data = file.read_bytes()
+        if file.suffix == ".parquet":
+            table = pq.read_table(file)
+            data += str(table.to_pylist()).encode()
+            if note := (table.schema.metadata or {}).get(b"dagster_versioned.versions"):
+                data += str(pq.read_table(pa.BufferReader(base64.b64decode(note[64:]))).to_pylist()).encode()
+        yield file, data
+
+
+def entries(table):
+    return [table.store.get(commit_key(at)) for at in range(table.state.log_version + 1)]
+
+
+def location(table):
+    return str(table.store.local_path("x").parent)
+
+
+def names(table):
+    return [record.sha256 for record in table.state.history.records]
+
+
+def test_no_file_tells_a_value_or_a_hash_of_the_person(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 3))
+    alone = append(table, 2)
+    (line,) = [alone.facts.digest, alone.facts.added.digest][1:]
+    with_person = alone.facts.digest
+    append(table, 2, 5)
+    for number in range(10, 14):  # until there is a checkpoint
+        append(table, number)
+    shown = dict(contents(tmp_path))
+    hashes = [text.split(":")[1].encode() for text in (line, with_person)]
+    assert all(any(text in data for data in shown.values()) for text in (PERSON, *hashes)), "or it shows nothing"
+    assert any("checkpoint" in file.name and PERSON in data for file, data in shown.items())
+    erase(project)
+    for file, data in contents(tmp_path):
+        for text in (PERSON, *hashes):
+            assert text not in data, (file, text)
+
+
+def test_what_expired_before_is_not_told_of_either(project, tmp_path):
+    table = project.table("people")
+    table.write(people(2, 9))
+    table.write(people(1, 2, 3))
+    table.write(people(1, 3))
+    table.expire(keep_last=2, dry_run=False)
+    erase(project)
+    assert not [file for file, data in contents(tmp_path) if PERSON in data or b"person-0009" in data]
+    assert table.verify().ok, table.verify().findings
+
+
+def test_all_that_names_an_entry_stays_true(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 3))
+    first = append(table, 2)
+    project.tag("before", why="audit")
+    append(table, 4)
+    before = names(table)
+    stored = entries(table)
+    erase(project)
+    again = Project.open("CLINIC", project.store.uri)
+    assert names(again.table("people"))[: len(before)] == before
+    assert [old != new for old, new in zip(stored, entries(table), strict=False)] == [False, True, True]
+    assert again.table("people").read("tag:before")["id"].to_pylist() == [1, 3]
+    assert again.table("people").version(first.metadata_sha).metadata_sha == first.metadata_sha
+    assert again.table("people").verify().ok, again.table("people").verify().findings
+    again.table("people").operations.repair()
+    assert names(Project.open("CLINIC", project.store.uri).table("people"))[: len(before)] == before
+    create_environment(again, "trial")
+    trial = again.in_environment("trial").table("people")
+    assert trial.read("@0")["id"].to_pylist() == [1, 3]
+    append(trial, 8)
+    assert trial.verify().ok, trial.verify().findings
+
+
+def test_an_entry_that_only_says_that_it_was_redacted_is_found(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    table.write(people(1, 2, 3))
+    key = commit_key(0)
+    data = table.store.get(key)
+    lines = [json.loads(line) for line in data.splitlines()]
+    lines[0]["commitInfo"]["dagsterVersionedRedacted"] = names(table)[0]
+    lines[-2]["add"]["stats"] = "{}"
+    table.store.put(key, b"\n".join(json.dumps(line).encode() for line in lines))
+    findings = Project.open("CLINIC", project.store.uri).table("people").verify().findings
+    assert any("it says that it was redacted" in found.problem for found in findings), findings
+
+
+def test_a_redacted_entry_that_is_changed_is_found(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    erase(project)
+    table.store.put(commit_key(0), table.store.get(commit_key(0)).replace(b'"ann"', b'"bob"'))
+    findings = Project.open("CLINIC", project.store.uri).table("people").verify().findings
+    assert any("a later commit redacted it to" in found.problem for found in findings), findings
+
+
+def test_what_is_redacted_twice_keeps_its_first_name(project):
+    table = project.table("people")
+    table.write(people(1, 2, 3, 4))
+    append(table, 7)
+    before = names(table)
+    erase(project, "id = 2")
+    erase(project, "id = 3 or id = 7")
+    assert names(Project.open("CLINIC", project.store.uri).table("people"))[:2] == before
+    assert table.read("@1")["id"].to_pylist() == [1, 4]
+    assert table.verify().ok, table.verify().findings
+
+
+def test_what_another_program_committed_keeps_its_time(project):
+    table = project.table("people")
+    table.write(people(1, 3))
+    append_as_another_program(table, people(2, 7))
+    table.adopt()
+    before = [record.timestamp_ms for record in table.state.history.records]
+    erase(project)
+    again = Project.open("CLINIC", project.store.uri).table("people")
+    assert [record.timestamp_ms for record in again.state.history.records][: len(before)] == before
+    assert not [data for data in entries(again) if PERSON in data]
+    assert again.verify().ok, again.verify().findings
+
+
+def test_other_readers_count_no_row_that_is_not_there(project):
+    table = project.table("people")
+    table.write(people(1, 3))
+    append(table, 2, 4)
+    append(table, 5)
+    erase(project)
+    head = deltalake.DeltaTable(location(table))
+    assert sorted(head.to_pyarrow_table()["id"].to_pylist()) == [1, 3, 4, 5]
+    assert pl.scan_delta(location(table)).select(pl.len()).collect().item() == 4
+    assert pl.scan_delta(location(table), version=0).select(pl.len()).collect().item() == 2
+    for version in (1, 2):
+        with pytest.raises(Exception, match=r"(?i)not found|no such file"):
+            print(pl.scan_delta(location(table), version=version).select(pl.len()).collect().item())
+        with pytest.raises(Exception, match=r"(?i)not found|no such file"):
+            deltalake.DeltaTable(location(table), version=version).to_pyarrow_dataset().count_rows()
+
+
+def test_what_was_erased_goes_on_as_any_table(project):
+    table = project.table("people")
+    for number in range(12):
+        append(table, number, 2)
+    erase(project)
+    append(table, 20)
+    table.expire(keep_last=3, dry_run=False)
+    table.vacuum(dry_run=False, min_age=timedelta(0))
+    assert 2 not in table.read()["id"].to_pylist()
+    assert table.verify().ok, table.verify().findings
