@@ -42,7 +42,7 @@ def erase(
     """Erase rows from every kept version of tables; the versions keep their names. A dry run unless --apply is given.
 
     The heads become new versions. What was erased is in no file of the tables any more, and no commit brings these
-    files back. The log keeps the smallest and largest values of columns that are not personal, as it says.
+    files back. The log loses what it told of them, such as smallest and largest values.
     """
     if (where is None) == (where_file is None):
         raise InvalidInput("Say which rows, by --where SQL or by --where-file FILE. Nothing was erased.")
@@ -89,11 +89,6 @@ def _former(given: Iterable[str]) -> Mapping[str, str]:
 
 def _left(table: "ErasedTable") -> Iterator[str]:
     """What an erasure does not reach, in words."""
-    if table.shown:
-        yield (
-            f"{table.name}: the log keeps the smallest and largest values that these parts had in"
-            f" {', '.join(table.shown)}; of personal columns it has none"
-        )
     if table.unclaimed:
         files = counted(table.unclaimed, "file")
         yield f"{table.name}: in {files} that no version needs nobody looked; vacuum with --min-age deletes them"

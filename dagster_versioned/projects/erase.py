@@ -1,22 +1,21 @@
 """Erasing rows, such as all that is known of a person, from every version of tables that is kept.
 
 What stands for the parts that had them is written and read back first; then one document says so for all tables, each
-table's log names it, and the parts are deleted. A run that died is finished by the next one. The condition, and the
-values in it, are written nowhere.
+table's log names it, the parts are deleted, and the log loses what it told of them. A run that died is finished by the
+next one. The condition, and the values in it, are written nowhere.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dagster_versioned.delta.files import statistics
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name
-from dagster_versioned.tables.configuration import CHANGE_FEED, is_set, personal_columns
+from dagster_versioned.tables.configuration import CHANGE_FEED, is_set
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
@@ -50,8 +49,7 @@ Progress = Callable[[int, int], None]
 class ErasedTable:
     """What is, or would be, erased from one table: ``rows`` in ``parts``, and how many versions had any of them.
 
-    ``shown`` are the columns whose smallest and largest values of those parts stay in the log; ``unclaimed`` counts
-    files that no version needs, in which nobody looked.
+    ``unclaimed`` counts files that no version needs, in which nobody looked.
     """
 
     name: str
@@ -59,7 +57,6 @@ class ErasedTable:
     parts: int
     versions: int
     size_bytes: int
-    shown: tuple[str, ...]
     unclaimed: int
 
 
@@ -196,8 +193,6 @@ class _TableSearch:
 
     def report(self) -> ErasedTable:
         """What that is, in words of users."""
-        personal = {*personal_columns(self.state.snapshot.metadata.configuration)}
-        shown = {column for each in self.rows for column in _bounded(each.part.add.stats)} - personal
         known = self.table.operations.collector().needed()
         files = (
             info.key for info in self.table.store.list() if info.key.startswith("_staging/") or is_data_key(info.key)
@@ -208,7 +203,6 @@ class _TableSearch:
             parts=len(self.rows),
             versions=len(self.versions),
             size_bytes=sum(each.part.add.size for each in self.rows),
-            shown=tuple(sorted(shown)),
             unclaimed=sum(key.endswith(".parquet") and key not in known for key in files),
         )
 
@@ -385,13 +379,6 @@ def _names(project: ProjectContext, name: TableName) -> Set[str]:
     return {str(name), *(former_name for _, former_name in former)}
 
 
-def _bounded(stats: str | None) -> Iterator[str]:
-    """The columns of which statistics tell values."""
-    known = statistics.known(stats)
-    for bounds in ("minValues", "maxValues"):
-        yield from known.get(bounds) or {}
-
-
 def _together(first: ErasedTable, later: ErasedTable) -> ErasedTable:
     return ErasedTable(
         first.name,
@@ -399,6 +386,5 @@ def _together(first: ErasedTable, later: ErasedTable) -> ErasedTable:
         first.parts + later.parts,
         first.versions + later.versions,
         first.size_bytes + later.size_bytes,
-        tuple(sorted({*first.shown, *later.shown})),
         later.unclaimed,
     )
