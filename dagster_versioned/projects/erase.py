@@ -25,6 +25,7 @@ from dagster_versioned.tables.erasure.redact import redact_log
 from dagster_versioned.tables.erasure.substitute import substitutes
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import is_data_key
+from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import objects_of
 from dagster_versioned.tables.preconditions import require
@@ -103,14 +104,15 @@ def erase(
     if not names or len({*names}) < len(names):
         raise InvalidInput("Name the tables to erase from, each once. Nothing was erased.")
     tables = [open_table(project, name) for name in names]
+    collectors = {table: table.operations.collector() for table in tables}
     for table in tables:
         require("erase", project, table, dry_run=dry_run)
-        _require_possible(project, table)
-    erasing = _Erasing(project, condition, tables, why, by, all_rows, progress)
+        _require_possible(project, table, collectors[table])
+    erasing = _Erasing(project, condition, collectors, why, by, all_rows, progress)
     return erasing.preview() if dry_run else erasing.apply()
 
 
-def _require_possible(project: ProjectContext, table: VersionedTable) -> None:
+def _require_possible(project: ProjectContext, table: VersionedTable, collector: Collector) -> None:
     """Raise where nothing may be erased from a table as it is now."""
     state = table.state
     refuse_left(state)
@@ -128,7 +130,6 @@ def _require_possible(project: ProjectContext, table: VersionedTable) -> None:
         raise InvalidInput(
             f"Another program committed to {table.name}, and nobody adopted that. Nothing was erased. Adopt it first."
         )
-    collector = table.operations.collector()
     if is_set(configuration, CHANGE_FEED) or collector.change_files():
         raise InvalidInput(
             f"{table.name} has a change feed, or files of one that it had, with rows of older versions. Nothing was"
@@ -165,10 +166,10 @@ def _refuse_readers(project: ProjectContext, table: VersionedTable, before: int 
             )
 
 
-def _refuse_copies(table: VersionedTable, rows: Sequence[FoundRows]) -> None:
+def _refuse_copies(collector: Collector, rows: Sequence[FoundRows]) -> None:
     """Raise `InvalidInput` where an environment, which may have been dropped, has a copy of what would go."""
     keys = {each.part.add.key for each in rows}
-    if (copy := next(table.operations.collector().protectors.copies(keys), None)) is not None:
+    if (copy := next(collector.protectors.copies(keys), None)) is not None:
         name = copy.split("/")[2]
         raise InvalidInput(
             f"The environment {name!r} has a copy of a part with the rows: {copy}. Nothing was erased. Drop that"
@@ -191,9 +192,9 @@ class _TableSearch:
         found = {*chain.from_iterable(each.part.versions for each in self.rows)}
         return tuple(sorted(found, key=lambda version: (version[0], version[1] or "")))
 
-    def report(self) -> ErasedTable:
+    def report(self, collector: Collector) -> ErasedTable:
         """What that is, in words of users."""
-        known = self.table.operations.collector().needed()
+        known = collector.needed()
         files = (
             info.key for info in self.table.store.list() if info.key.startswith("_staging/") or is_data_key(info.key)
         )
@@ -213,7 +214,7 @@ class _Erasing:
 
     project: ProjectContext
     condition: Condition
-    tables: Sequence[VersionedTable]
+    collectors: Mapping[VersionedTable, Collector]
     why: str
     by: str | None
     all_rows: bool
@@ -221,7 +222,9 @@ class _Erasing:
 
     def preview(self) -> EraseReport:
         """What would be erased now."""
-        return EraseReport(True, tuple(found.report() for found in self._find()), self._downstream())
+        return EraseReport(
+            True, tuple(found.report(self.collectors[found.table]) for found in self._find()), self._downstream()
+        )
 
     def apply(self) -> EraseReport:
         """Finish what died, and erase until nothing is found."""
@@ -231,11 +234,11 @@ class _Erasing:
         for _ in range(_PASSES):
             found = self._find()
             for each in found:
-                report = each.report()
+                report = each.report(self.collectors[each.table])
                 known = reports.get(report.name)
                 reports[report.name] = report if known is None else _together(known, report)
             if not any(each.rows for each in found):
-                for table in self.tables:
+                for table in self.collectors:
                     require("erase", self.project, table)  # a draft may have been parked with the rows meanwhile
                 return EraseReport(False, tuple(reports.values()), self._downstream(), tuple(epochs))
             if (named := self._record([each for each in found if each.rows])) is not None:
@@ -249,7 +252,7 @@ class _Erasing:
     def _find(self) -> "list[_TableSearch]":
         kept = [
             (table, state, kept_parts(table.store, state, self.project.erasures.of(state.snapshot)))
-            for table, state in ((table, table.state) for table in self.tables)
+            for table, state in ((table, table.state) for table in self.collectors)
         ]
         total, done = sum(len(parts) for _, _, parts in kept), 0
         found: list[_TableSearch] = []
@@ -265,7 +268,7 @@ class _Erasing:
                     f"The condition is true of every row of every kept version of {table.name}. Nothing was erased."
                     " Correct the condition; if all rows are meant, say so (--all-rows), or drop the table."
                 )
-            _refuse_copies(table, rows)
+            _refuse_copies(self.collectors[table], rows)
             found.append(_TableSearch(table, state, parts, rows))
         return found
 
@@ -273,7 +276,7 @@ class _Erasing:
         tables = {
             str(name): (_names(self.project, name), _parents(self.project, name)) for name in self.project.tables()
         }
-        named = {str(table.name) for table in self.tables}
+        named = {str(table.name) for table in self.collectors}
         found = set(named)
         while True:
             reached = {called for name in found & tables.keys() for called in tables[name][0]}
@@ -325,7 +328,7 @@ class _Erasing:
         for each in found:
             if (made := tables.get(each.state.snapshot.metadata.id)) is not None:
                 keys = objects_of(each.table.store, (add for add in made.parts.values() if add is not None))
-                each.table.operations.collector().discard(keys, self.by, self.why)
+                self.collectors[each.table].discard(keys, self.by, self.why)
 
     def _refuse_erased_again(self, found: "_TableSearch", own: "dict[Identity, Add | None]") -> None:
         """Raise where all that is left of a part are rows that were erased before, and were written again since."""
@@ -338,7 +341,7 @@ class _Erasing:
 
     def _finish_recorded(self) -> None:
         """Have each table's log name what is recorded of it, and delete what was erased."""
-        for table in self.tables:
+        for table in self.collectors:
             last: Erasure | None = None
             for name, erasure in self.project.erasures.all():
                 if (own := erasure.tables.get(table.state.snapshot.metadata.id)) is None:
@@ -353,7 +356,7 @@ class _Erasing:
 
     def _check(self, table: VersionedTable) -> None:
         require("erase", self.project, table)
-        _require_possible(self.project, table)
+        _require_possible(self.project, table, self.collectors[table])
 
     def _delete(self, table: VersionedTable, erasure: Erasure) -> None:
         """Delete the parts that were erased, unless somebody began to need them meanwhile."""
@@ -361,8 +364,9 @@ class _Erasing:
         at = max(record.log_version for record in state.history.records if record.operation == OPERATION)
         _refuse_readers(self.project, table, at)
         former = partial(former_files, self.project, state, timedelta(0))
-        table.operations.collector().plan_erasure(erasure.by, erasure.why, former).apply()
-        redact_log(table.operations, lambda state: self.project.erasures.of(state.snapshot))
+        collector = self.collectors[table]
+        collector.plan_erasure(erasure.by, erasure.why, former).apply()
+        redact_log(table.operations, collector.needed, lambda state: self.project.erasures.of(state.snapshot))
 
 
 def _parents(project: ProjectContext, name: TableName) -> Set[str]:

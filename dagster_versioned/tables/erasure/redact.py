@@ -57,18 +57,20 @@ class RedactedEntry:
     etag: str | None
 
 
-def redact_log(operations: TableOperations, erased: Callable[[TableState], ErasedParts]) -> None:
+def redact_log(
+    operations: TableOperations, needed: Callable[[], Set[str]], erased: Callable[[TableState], ErasedParts]
+) -> None:
     """Take what tells of erased rows out of every entry of a log, and of what is derived from it.
 
-    Raises `CommitConflict` where somebody else changes an entry; a later run goes on where this one ended.
+    ``needed`` are the files that versions have now. Raises `CommitConflict` where somebody else changes an entry; a
+    later run goes on where this one ended.
     """
     entries: list[RedactedEntry] = []
 
     def draft(state: TableState | None, _: int) -> CommitDraft | None:
         nonlocal entries
         assert state is not None  # its parts were erased
-        needed = operations.collector().needed()
-        entries = _entries(operations.store, state.log_version, Redaction.of(state, erased(state), needed))
+        entries = _entries(operations.store, state.log_version, Redaction.of(state, erased(state), needed()))
         told = {f"{entry.log_version}": hashlib.sha256(entry.data).hexdigest() for entry in entries}
         return _draft(told, done=False) if entries else None
 
