@@ -439,14 +439,20 @@ class CommitInfo:
 
     @property
     def redacted(self) -> str | None:
-        """The SHA-256 that the commit had before statistics of erased files were taken out of it. Ours, too."""
-        return self.value.get(self.REDACTED)
+        """The SHA-256 that the commit had before it lost what it told of erased rows. Ours, too."""
+        claim = self.value.get(self.REDACTED)
+        return None if claim is None else claim["sha256"]
 
     @property
     def in_commit_timestamp(self) -> int | None:
         """Milliseconds since the epoch, where the writer recorded them, as an integer."""
         value = self.value.get("inCommitTimestamp")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def timestamp(self, file_time_ms: int) -> int:
+        """When it was committed: as the writer says, or whoever redacted it, or else by the time of the file."""
+        stamp, claim = self.in_commit_timestamp, self.value.get(self.REDACTED)
+        return stamp if stamp is not None else file_time_ms if claim is None else claim["timestamp"]
 
     @classmethod
     def parse(cls, members: "Members") -> Self:
@@ -455,8 +461,12 @@ class CommitInfo:
         if stamp is not None and stamp not in TIMES:
             raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
         members.optional_texts(cls.FORGOTTEN)
-        if (sha := members.optional_text(cls.REDACTED)) is not None and not _SHA.fullmatch(sha):
-            raise members.wrong(cls.REDACTED, "is no SHA-256")
+        if cls.REDACTED in info.value:
+            claim = members.members(cls.REDACTED)
+            if not _SHA.fullmatch(claim.text("sha256")):
+                raise claim.wrong("sha256", "is no SHA-256")
+            if claim.integer("timestamp") not in TIMES:
+                raise claim.wrong("timestamp", "is no time between the years 1 and 9999")
         return info
 
     def to_json(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dagster_versioned.tables.environment.registry import FILES, names_of, read_
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
 from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_rows, kept_parts
-from dagster_versioned.tables.erasure.redact import redact_log
+from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import is_data_key
@@ -29,7 +29,7 @@ from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import objects_of
 from dagster_versioned.tables.preconditions import require
-from dagster_versioned.tables.rename import former_files
+from dagster_versioned.tables.rename import ended_logs, former_files
 from dagster_versioned.tables.table import VersionedTable, open_table
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
@@ -240,6 +240,7 @@ class _Erasing:
             if not any(each.rows for each in found):
                 for table in self.collectors:
                     require("erase", self.project, table)  # a draft may have been parked with the rows meanwhile
+                    self._redact(table)
                 return EraseReport(False, tuple(reports.values()), self._downstream(), tuple(epochs))
             if (named := self._record([each for each in found if each.rows])) is not None:
                 epochs.append(named.epoch)
@@ -364,9 +365,19 @@ class _Erasing:
         at = max(record.log_version for record in state.history.records if record.operation == OPERATION)
         _refuse_readers(self.project, table, at)
         former = partial(former_files, self.project, state, timedelta(0))
-        collector = self.collectors[table]
-        collector.plan_erasure(erasure.by, erasure.why, former).apply()
-        redact_log(table.operations, collector.needed, lambda state: self.project.erasures.of(state.snapshot))
+        self.collectors[table].plan_erasure(erasure.by, erasure.why, former).apply()
+
+    def _redact(self, table: VersionedTable) -> None:
+        """Take what tells of erased rows out of the table's log, and out of those that it had under other names."""
+
+        def redaction(state: "TableState") -> Redaction:
+            return Redaction.of(state, self.project.erasures.of(state.snapshot), self.collectors[table].needed())
+
+        redact_log(table.operations, redaction)
+        for name, ended in ended_logs(self.project, table.state).items():
+            store = self.project.data.subfolder(name)
+            if entries := redacted_entries(store, ended.log_version, redaction(table.state)):
+                put_entries(store, entries)
 
 
 def _parents(project: ProjectContext, name: TableName) -> Set[str]:

@@ -173,11 +173,14 @@ class _Content:
 def _copy_log(opened: VersionedTable, project: Project, end: int, content: _Content, keys: Sequence[PublicKey]) -> int:
     for number in range(end + 1):
         content.put(f"log/{number:020}.json", opened.store.get(commit_key(number)))
-    sha = opened.state.history.record(end).sha256
-    store = store_of(project, str(opened.name), end)
-    attestations = list_attestations(store, sha).get(sha, [])
-    for key in attestations:
-        content.put(f"attestations/{key.rpartition('/')[2]}", store.get(key))
+    records = opened.state.history.records[: end + 1]
+    redactions = [record.log_version for record in records if record.member(REDACTION) is not None]
+    attestations: list[str] = []
+    for at in (*redactions, end):
+        sha, store = records[at].sha256, store_of(project, str(opened.name), at)
+        attestations = list_attestations(store, sha).get(sha, [])
+        for key in attestations:
+            content.put(f"attestations/{key.rpartition('/')[2]}", store.get(key))
     for key in keys:
         content.put(f"keys/{key.key_id}.pem", key.pem.encode())
     return len(attestations)

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Protocol, Self, cast
 from weakref import WeakValueDictionary
 
@@ -19,6 +19,7 @@ import orjson
 
 from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log.commits import Commit, commit_key
+from dagster_versioned.delta.log.redaction import outline_sha256
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix, TagName
@@ -28,6 +29,9 @@ from dagster_versioned.storage.keys import is_key
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
+
+OUTLINE = "prev_outline"
+"""The member of a commit that has the SHA-256 of the outline of the one before: see `delta.log.redaction`."""
 
 REDACTION = "redaction"
 """The member of a commit that says which entries are redacted from then on: ``entries`` has, by log version, the
@@ -369,7 +373,8 @@ class CommitRecord:
     it comes from a commit or from an index. Raises `LogCorrupt` naming the commit's file and the member. That an
     identity has its SHA is not checked here, but when the version is used.
 
-    ``stored`` are its versions, ``None`` where the commit does not speak of any; ``weight`` is the size of ``info``.
+    ``stored`` are its versions, ``None`` where the commit does not speak of any; ``weight`` is the size of ``info``;
+    ``redacted_outline`` is of a redacted commit, unless it comes from an index, which is believed.
     """
 
     log_version: int
@@ -379,6 +384,7 @@ class CommitRecord:
     changes_files: bool
     stored: tuple[StoredVersion, ...] | None
     weight: int
+    redacted_outline: str | None
     _others: bytes | None
     _names: frozenset[str]
 
@@ -391,6 +397,7 @@ class CommitRecord:
         info: Mapping[str, Any] | None,
         changes_files: bool,
         again: CommitSource | None = None,
+        redacted_outline: str | None = None,
     ) -> None:
         where = Members({"timestamp": timestamp_ms}, commit_key(log_version))
         if timestamp_ms not in TIMES:
@@ -410,6 +417,7 @@ class CommitRecord:
             "changes_files": changes_files,
             "stored": stored,
             "weight": weight,
+            "redacted_outline": redacted_outline,
             "_others": others,
             "_names": _no_names if info is None else _same(frozenset(info)),
         }.items():
@@ -428,6 +436,7 @@ class CommitRecord:
             info=cast("Mapping[str, Any]", own) if isinstance(own, Mapping) else None,
             changes_files=bool(commit.adds or commit.removes),
             again=again,
+            redacted_outline=outline_sha256(commit.data) if commit.is_redacted else None,
         )
 
     @property
@@ -467,6 +476,20 @@ def _same(names: frozenset[str]) -> frozenset[str]:
     return names
 
 
+def _check_redacted(records: Sequence[CommitRecord]) -> None:
+    """Raise `LogCorrupt` where a redacted commit lost something else than what a redaction takes away.
+
+    The commit after it says so, if that is of a release that records outlines; nobody knows else (see `verify`).
+    """
+    for before, record in pairwise(records):
+        if before.redacted_outline is not None and record.member(OUTLINE) not in (None, before.redacted_outline):
+            raise LogCorrupt(
+                f"{commit_key(before.log_version)} says that it was redacted, but it differs from what it was in more"
+                " than what an erasure takes out of a log, as the next commit shows. Nothing was read. Restore the file"
+                " from a copy."
+            )
+
+
 def redaction_in(commit: Commit) -> Mapping[str, Any] | None:
     """What a commit says of redacted entries: see `REDACTION`."""
     own = (commit.commit_info or {}).get(MEMBER)
@@ -481,6 +504,7 @@ def _check_member(own: Members) -> None:
         for name in entries.value:
             _check_sha(entries, name)
     own.optional_text("prev")
+    own.optional_text(OUTLINE)
     own.optional_text("partitions_sha")
     for version in _objects(own, "versions"):
         version.text("change")
@@ -545,6 +569,7 @@ class _Complete:
             raise IntegrityError(
                 "The history of a table must be contiguous from log version 0; rebuild it from the log."
             )
+        _check_redacted(self.records[max(len(self.records) - len(added) - 1, 0) :])
         new = _collections(added)
         self.collections: tuple[Collection, ...] = (before.collections if before else ()) + new
         gone = _gone(self.collections)
@@ -614,6 +639,7 @@ class History:
         return moved
 
     def _append(self, added: Sequence[CommitRecord]) -> None:
+        _check_redacted((*self.recent[-1:], *added))
         self.recent = (*self.recent, *added)
         new = _collections(added)
         self._collections += new

@@ -11,7 +11,7 @@ Whoever runs it again goes on where it died. The log under the old name stays, s
 writer that slept finds no entry free; the files there go with a later `vacuum`, because readers may hold them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -108,9 +108,7 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
     nothing may stay (``min_age`` of 0, a purge).
     """
     found: list[ObjectInfo] = []
-    # Of any owner, since the project may have been renamed; a name that a table has by now was not left.
-    names = dict.fromkeys(name for _, name in TableRecord.of(state.snapshot).former)
-    former = {name: ended for name in names if (ended := _left_state(project, name)) is not None}
+    former = ended_logs(project, state)
     readers = _readers(project.store, former) if former else {}
     for source, ended in former.items():
         if (reader := readers.get(source)) is not None:
@@ -124,6 +122,13 @@ def former_files(project: ProjectContext, state: TableState, min_age: timedelta)
             files = (info for info in project.data.subfolder(source).list() if not info.key.startswith(_LOG))
             found += [replace(info, key=f"{source}/{info.key}") for info in files]
     return found
+
+
+def ended_logs(project: ProjectContext, state: TableState) -> Mapping[str, TableState]:
+    """The ends of the logs that a table left under other names, by name."""
+    # Of any owner, since the project may have been renamed; a name that a table has by now was not left.
+    names = dict.fromkeys(name for _, name in TableRecord.of(state.snapshot).former)
+    return {name: ended for name in names if (ended := _left_state(project, name)) is not None}
 
 
 def _left_state(project: ProjectContext, source: str) -> TableState | None:

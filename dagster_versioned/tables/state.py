@@ -28,17 +28,21 @@ from dagster_versioned.tables.version_index import StoredCommits, load_history
 
 @dataclass(frozen=True)
 class TableState:
-    """Snapshot and history of one table at one log version, taken from the same commits."""
+    """Snapshot and history of one table at one log version, taken from the same commits.
+
+    ``newest`` are the bytes of the last of them, where these are known and few.
+    """
 
     snapshot: Snapshot
     history: History
+    newest: bytes | None = None
 
     def __post_init__(self) -> None:
         refuse_foreign_features(self.snapshot)
 
     def advance(self, commits: Sequence[Commit]) -> "TableState":
         """The state after commits that follow this one without a gap."""
-        return TableState(self.snapshot.advance(commits), self.history.advance(commits))
+        return TableState(self.snapshot.advance(commits), self.history.advance(commits), few_bytes(commits))
 
     @property
     def log_version(self) -> int:
@@ -54,6 +58,11 @@ class TableState:
     def is_history(self) -> bool:
         """Whether the table is a history of events. Raises `LogCorrupt`."""
         return chain_head(self.snapshot) is not None
+
+
+def few_bytes(commits: Sequence[Commit]) -> bytes | None:
+    """The bytes of the last commit, if they are few enough to be kept."""
+    return commits[-1].data if commits and commits[-1].size <= _SMALL else None
 
 
 def next_version(state: TableState | None) -> int:
@@ -142,10 +151,10 @@ class LoadedStates:
             if segment.version == known.state.log_version:
                 return known.state
             later = load_later(store, segment, known.state.snapshot)
-            state = TableState(later.snapshot, known.state.history.advance(later.commits))
+            state = TableState(later.snapshot, known.state.history.advance(later.commits), few_bytes(later.commits))
         else:
             loaded = load_log(store, segment)
-            state = TableState(loaded.snapshot, load_history(loaded, commits))
+            state = TableState(loaded.snapshot, load_history(loaded, commits), few_bytes(loaded.commits))
         with self._lock:
             if state.is_small and all(segment.etags):
                 self._loaded[store.uri] = _LoadedState(state, commits, segment.etags, checkpoint)
@@ -244,7 +253,7 @@ class StateCache:
 
     def go_on_from(self, state: TableState) -> None:
         """Begin with the state of another log, which this one goes on from: what comes later is in this one alone."""
-        self.adopt(TableState(state.snapshot, state.history.read_from(self._commits)))
+        self.adopt(TableState(state.snapshot, state.history.read_from(self._commits), state.newest))
 
     @property
     def known(self) -> TableState | None:
@@ -272,7 +281,7 @@ class StateCache:
         """The state after a commit of this process that followed ``before``; kept, unless a newer one is known."""
         history = before.history if before else History((), self._commits)
         snapshot = before.snapshot.advance([made]) if before else replayed([made])
-        state = TableState(snapshot, history.advance([made]))
+        state = TableState(snapshot, history.advance([made]), few_bytes([made]))
         with self._lock:
             if self._state is None or self._state.log_version < state.log_version:
                 self._state = state
@@ -292,7 +301,8 @@ class StateCache:
         with self._lock:
             self._forget()
             commits = read_log(self._store)
-            self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
+            history = History([CommitRecord.of(commit) for commit in commits])
+            self._state = TableState(replayed(commits), history, few_bytes(commits))
             return self._state, commits
 
     def _advance(self, state: TableState, commits: Sequence[Commit]) -> None:

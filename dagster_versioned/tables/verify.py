@@ -1,12 +1,13 @@
 """Verifying: is everything still what was committed? Parts' bytes, the log and its chain, identities, documents."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain, pairwise, starmap
 from typing import Any, Literal, Protocol, cast
 
 from dagster_versioned.delta.actions import Add, Cdc
@@ -32,7 +33,7 @@ from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.erased_parts import FOLDER, ErasureRegister
-from dagster_versioned.tables.history import MEMBER, History, Version, redaction_in
+from dagster_versioned.tables.history import MEMBER, OUTLINE, History, Version, redaction_in
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
 from dagster_versioned.tables.operations import TableOperations
@@ -90,8 +91,9 @@ class VerifyReport:
     """What was checked and what did not match.
 
     ``versions``, ``parts``, ``bytes`` and ``documents`` count what was looked at; ``gaps`` are versions whose bytes
-    were expired or purged, which is recorded and therefore no finding; ``witnessed`` says up to which log version an
-    outside witness confirmed the chain, ``None`` if none was given.
+    were expired or purged, which is recorded and therefore no finding, and redacted commits which only who redacted
+    them knows (the next one is of a release that did not record what they may lose); ``witnessed`` says up to which
+    log version an outside witness confirmed the chain, ``None`` if none was given.
     """
 
     findings: tuple[Finding, ...]
@@ -149,7 +151,7 @@ def verify_table(
         parts=len(sizes),
         bytes=sum(sizes.values()) + sum(stored_bytes(add) - add.size for add in parts),  # with deletion vectors
         documents=documents,
-        gaps=tuple(gaps),
+        gaps=(*gaps, *(_unbound(commits) if whole else ())),
         witnessed=max(witnesses, default=None),
     )
 
@@ -217,17 +219,33 @@ def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
         yield Finding("document", key, "the log does not imply it; repair() takes it away")
 
 
+def _redactions(commits: Sequence[Commit]) -> Iterator[Finding]:
+    """Redacted commits that a later one does not know to be redacted so.
+
+    The one after it has what may not be changed (`History` refuses it), or is of a release that does not record that.
+    """
+    entries: dict[str, str] = {}
+    for commit in reversed(commits):
+        told, where = entries.get(f"{commit.version}"), f"@{commit.version}"
+        stored = hashlib.sha256(commit.data).hexdigest()
+        if commit.is_redacted and told is None:
+            yield Finding("chain", where, "it says that it was redacted, but no later commit does")
+        elif told not in (None, stored):
+            problem = f"a later commit redacted it to {told[:12]}…, the log holds {stored[:12]}…"
+            yield Finding("chain", where, f"{problem}; an erasure that died is finished by the next one")
+        entries = {**(redaction_in(commit) or {}).get("entries", {}), **entries}
+
+
+def _unbound(commits: Sequence[Commit]) -> Iterator[str]:
+    for commit, after in pairwise(commits):
+        own = (after.commit_info or {}).get(MEMBER)
+        if commit.is_redacted and not (isinstance(own, Mapping) and OUTLINE in own):
+            yield f"@{commit.version}: redacted, and what else it was is on the word of who redacted it"
+
+
 def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
     """Every commit's link to the one before, what the witnesses say, and that redacted ones are as a later one says."""
-    redacted: dict[str, str] = {}
-    for commit in reversed(commits):
-        told, stored = redacted.get(f"{commit.version}"), commit.redacted_sha256
-        if stored is not None and told is None:
-            yield Finding("chain", f"@{commit.version}", "it says that it was redacted, but no later commit does")
-        elif told is not None and told != (stored or commit.sha256):
-            problem = f"a later commit redacted it to {told[:12]}…, the log holds {(stored or commit.sha256)[:12]}…; "
-            yield Finding("chain", f"@{commit.version}", f"{problem}an erasure that died is finished by the next one")
-        redacted = {**(redaction_in(commit) or {}).get("entries", {}), **redacted}
+    yield from _redactions(commits)
     for before, commit in zip([None, *commits], commits, strict=False):
         own = (commit.commit_info or {}).get(MEMBER)
         if not isinstance(own, Mapping):

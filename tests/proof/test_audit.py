@@ -343,3 +343,12 @@ class TestAfterAnErasure:
         document["files"][f"log/{0:020}.json"] = hashlib.sha256(entry.read_bytes()).hexdigest()
         (folder / "bundle.json").write_bytes(json.dumps(document, indent=1, sort_keys=True).encode())
         assert prove(folder).endswith(f"{0:020}.json: redacted, which no commit tells")
+
+    def test_a_redaction_that_nobody_trusted_signed_is_not_proved(self, tmp_path):
+        unsigned = Project.open("CLINIC", str(tmp_path / "clinic"))
+        unsigned.table("people").write(pa.table({"id": [1, 2]}))
+        unsigned.erase("id = 2", ["people"], why="asked", dry_run=False)
+        unsigned.observers = (CommitSigner(KEY),)
+        unsigned.table("people").write(pa.table({"id": [1, 3]}))
+        folder = write_bundle(unsigned, "people", tmp_path / "bundle", keys=[KEY.public]).folder
+        assert prove(folder) == "attestations/: no trusted key, which has to be in keys/, has signed the commit"

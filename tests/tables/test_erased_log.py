@@ -1,7 +1,9 @@
 """What the log of a table tells once rows were erased: nothing of them, and all that names an entry stays true."""
 
 import base64
+import hashlib
 import json
+import uuid
 from datetime import timedelta
 
 import deltalake
@@ -12,9 +14,13 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.redaction import outline
+from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.projects.project import Project
+from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
+from support.hooked_store import HookedStore
 
 PERSON = b"person-0002"
 
@@ -114,27 +120,60 @@ def test_all_that_names_an_entry_stays_true(project, tmp_path):
     assert trial.verify().ok, trial.verify().findings
 
 
-def test_an_entry_that_only_says_that_it_was_redacted_is_found(project):
-    table = project.table("people")
-    table.write(people(1, 2))
-    table.write(people(1, 2, 3))
-    key = commit_key(0)
-    data = table.store.get(key)
+def forged(table, at, change):
+    """A table in whose log an entry says that it was redacted, and was changed."""
+    data = table.store.get(commit_key(at))
     lines = [json.loads(line) for line in data.splitlines()]
-    lines[0]["commitInfo"]["dagsterVersionedRedacted"] = names(table)[0]
-    lines[-2]["add"]["stats"] = "{}"
-    table.store.put(key, b"\n".join(json.dumps(line).encode() for line in lines))
-    findings = Project.open("CLINIC", project.store.uri).table("people").verify().findings
-    assert any("it says that it was redacted" in found.problem for found in findings), findings
+    lines[0]["commitInfo"].setdefault("dagsterVersionedRedacted", {"sha256": names(table)[at], "timestamp": 1})
+    change(lines)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    table.store.put(commit_key(at), text.encode())
+    return Project(table.project.name, table.project.store).table("people")
 
 
-def test_a_redacted_entry_that_is_changed_is_found(project):
+@pytest.mark.parametrize("is_redacted", [False, True])
+def test_an_entry_that_lost_more_than_an_erasure_takes_is_not_believed(project, is_redacted):
     table = project.table("people")
     table.write(people(1, 2))
+    if is_redacted:
+        erase(project)
+    table.write(people(1, 3))
+    again = forged(table, 0, lambda lines: lines[0]["commitInfo"]["dagsterVersioned"]["versions"].clear())
+    if not is_redacted:  # else the index is believed, which the erasure made
+        with pytest.raises(LogCorrupt, match="differs from what it was in more"):
+            again.read("@0")
+    (finding,) = again.verify().findings
+    assert "differs from what it was in more" in finding.problem
+
+
+def test_an_entry_of_which_no_erasure_says_that_it_was_redacted_is_found(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    table.write(people(1, 3))
+    again = forged(table, 0, lambda lines: next(line for line in lines if "add" in line)["add"].pop("stats"))
+    assert again.read("@0").num_rows == 2
+    assert [found.problem for found in again.verify().findings if found.subject == "chain"] == [
+        "it says that it was redacted, but no later commit does"
+    ]
+
+
+def test_what_an_older_release_committed_is_redacted_on_the_word_of_who_did_it(project):
+    table = project.table("people")
+    for ids in ([1, 2], [1, 2, 3], [1, 3]):
+        table.write(people(*ids))
+    for at in range(3):  # as they were before commits recorded outlines
+        lines = [json.loads(line) for line in table.store.get(commit_key(at)).splitlines()]
+        own = lines[0]["commitInfo"]["dagsterVersioned"]
+        own.pop("prev_outline", None)
+        if at:
+            own["prev"] = hashlib.sha256(table.store.get(commit_key(at - 1))).hexdigest()
+        table.store.put(commit_key(at), b"\n".join(json.dumps(line).encode() for line in lines))
+    project = Project(project.name, project.store)
+    project.table("people").operations.repair()
     erase(project)
-    table.store.put(commit_key(0), table.store.get(commit_key(0)).replace(b'"ann"', b'"bob"'))
-    findings = Project.open("CLINIC", project.store.uri).table("people").verify().findings
-    assert any("a later commit redacted it to" in found.problem for found in findings), findings
+    report = project.table("people").verify()
+    assert report.ok, report.findings
+    assert [gap.partition(":")[0] for gap in report.gaps] == ["@0", "@1"]
 
 
 def test_what_is_redacted_twice_keeps_its_first_name(project):
@@ -160,6 +199,80 @@ def test_what_another_program_committed_keeps_its_time(project):
     assert [record.timestamp_ms for record in again.state.history.records][: len(before)] == before
     assert not [data for data in entries(again) if PERSON in data]
     assert again.verify().ok, again.verify().findings
+
+
+def test_where_nothing_is_found_what_expired_is_told_of_no_more(project, tmp_path):
+    table = project.table("people")
+    table.write(people(2, 9))
+    for ids in ([1, 3], [1, 3, 4]):
+        table.write(people(*ids))
+    table.expire(keep_last=2, dry_run=False)
+    assert not erase(project).epochs
+    assert not [file for file, data in contents(tmp_path) if PERSON in data]
+    assert "dagsterVersionedErasures" in table.state.snapshot.protocol.writer_features
+    assert table.verify().ok, table.verify().findings
+
+
+def test_the_log_under_a_former_name_tells_nothing_either(project, tmp_path):
+    table = project.table("patients")
+    table.write(people(1, 2))
+    for number in range(10, 15):
+        append(table, number)
+    table.rename("people", dry_run=False)
+    erase(project)
+    assert not [file for file, data in contents(tmp_path) if PERSON in data]
+    assert 2 not in Project.open("CLINIC", project.store.uri).table("patients").read("@0")["id"].to_pylist()
+
+
+def test_what_other_programs_put_beside_the_log_goes(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 2))
+    append(table, 3)
+    beside = [f"{1:020}.checkpoint.{1:010}.{2:010}.parquet", f"{0:020}.crc", f".{1:020}.json.tmp"]
+    for name in (*beside, f"_sidecars/{uuid.uuid4()}.parquet", f"_staged_commits/{3:020}.{uuid.uuid4()}.json"):
+        table.store.put(f"_delta_log/{name}", PERSON)
+    erase(project)
+    left = [file for file in (tmp_path / "data").rglob("*") if file.is_file() and PERSON in file.read_bytes()]
+    assert not left
+    assert table.verify().ok, table.verify().findings
+
+
+def test_predicates_of_other_programs_go(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 3))
+    append_as_another_program(table, people(2, 7))
+    key = commit_key(table.state.log_version)
+    info = b'"operationParameters":{"predicate":"[\\"(name = \'person-0002-planted\')\\"]"},"operation"'
+    table.store.put(key, table.store.get(key).replace(b'"operation"', info))
+    table.adopt()
+    assert any(b"predicate" in entry and PERSON in entry for entry in entries(table))
+    erase(project)
+    assert not [entry for entry in entries(table) if PERSON in entry]
+    assert table.verify().ok, table.verify().findings
+
+
+def test_who_publishes_late_tells_nothing_for_good(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 3))
+    digest = append(table, 2).facts.added.digest.split(":")[1].encode()
+    for number in range(10, 13):
+        append(table, number)
+    late = HookedStore(LocalStore(tmp_path / "data"), "put", "00005.checkpoint.parquet", lambda: erase(project))
+    append(Project("CLINIC", late).table("people"), 20)
+    assert not [file for file, data in contents(tmp_path) if PERSON in data or digest in data]
+
+
+def test_redaction_changes_no_outline(project):
+    table = project.table("people")
+    table.write(people(1, 3))
+    append_as_another_program(table, people(2, 7))
+    table.adopt()
+    append(table, 2)
+    before = [outline(entry) for entry in entries(table)]
+    stored = entries(table)
+    erase(project)
+    assert [outline(entry) for entry in entries(table)][: len(before)] == before
+    assert sum(old != new for old, new in zip(stored, entries(table), strict=False)) == 2
 
 
 def test_other_readers_count_no_row_that_is_not_there(project):

@@ -88,8 +88,7 @@ def compaction_key(versions: range) -> str:
 class Commit:
     """One commit, parsed and checked: no two of its actions reconcile with each other.
 
-    ``sha256`` names it: that of its bytes, or of those that it had before it was redacted, as it says; then
-    ``redacted_sha256`` is that of its bytes, and who wants to believe it looks for that in a later commit.
+    ``sha256`` names it: that of its bytes, or of those that it says it had before it was redacted (``is_redacted``).
     ``size`` is of its bytes; ``timestamp_ms`` is the in-commit timestamp, else the file's time.
     """
 
@@ -99,7 +98,8 @@ class Commit:
     actions: tuple[Action, ...]
     commit_info: Mapping[str, Any] | None = field(hash=False)
     timestamp_ms: int
-    redacted_sha256: str | None = None
+    data: bytes = field(default=b"", repr=False, compare=False)
+    is_redacted: bool = False
 
     @property
     def forgotten(self) -> frozenset[str]:
@@ -172,7 +172,6 @@ def require_lines(data: bytes, key: str) -> None:
 def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms: int) -> Commit:
     """The `Commit` whose bytes are ``data`` and whose actions are already known and checked."""
     info = first_of(actions, CommitInfo)
-    stamp = info.in_commit_timestamp if info else None
     sha, before = hashlib.sha256(data).hexdigest(), info.redacted if info else None
     return Commit(
         version,
@@ -180,8 +179,9 @@ def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms
         len(data),
         tuple(actions),
         info.value if info else None,
-        file_time_ms if stamp is None else stamp,
-        None if before is None else sha,
+        info.timestamp(file_time_ms) if info else file_time_ms,
+        data,
+        before is not None,
     )
 
 

@@ -254,7 +254,7 @@ def _header(versions: range, few: list[Action], data: bytes, info: ObjectInfo | 
     file_time = 0 if info is None else file_time_ms(info)
     return Header(
         versions[-1],
-        file_time if stamp is None else stamp,
+        file_time if provenance is None else provenance.timestamp(file_time),
         stamp is not None,
         None if info is None else named or hashlib.sha256(data).hexdigest(),
         kept,

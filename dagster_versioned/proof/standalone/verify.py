@@ -40,10 +40,8 @@ def canonical(value):
         return "{" + ",".join(f"{canonical(name)}:{canonical(each)}" for name, each in members) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(canonical, value)) + "]"
-    if not isinstance(value, float):
-        return json.dumps(value, ensure_ascii=False)
-    if value == int(value) and abs(value) < 1e21:
-        return str(int(value))
+    if not isinstance(value, float) or (value == int(value) and abs(value) < 1e21):
+        return json.dumps(int(value) if isinstance(value, float) else value, ensure_ascii=False)
     mantissa, _, exponent = repr(value).partition("e")
     if exponent and -7 < int(exponent) < 0:
         return f"{value:.{len(mantissa.partition('.')[2]) - int(exponent)}f}"
@@ -106,24 +104,25 @@ def prove(folder, trusted, wanted):
     logs = sorted(where for where in found if where.startswith("log/"))
     require(len(logs) == end + 1 and logs[-1] == f"log/{end:020}.json", "log/: other files than 0 to the end")
     infos = [parsed(found[each].read_bytes().split(b"\n", 1)[0], each).get("commitInfo", {}) for each in logs]
-    said = (info.get("dagsterVersioned", {}).get("redaction", {"entries": {}})["entries"] for info in infos)
-    redacted = {number: sha for entries in said for number, sha in entries.items()}
-    commits, since = [None], 0
+    commits, since, redacted = [None], 0, {}
+    for number, (where, info) in enumerate(zip(logs, infos)):
+        entries = info.get("dagsterVersioned", {}).get("redaction", {"entries": {}})["entries"]
+        require(not entries or signed_for(found, trusted, sha256(found[where])), where)  # who redacts has to sign that
+        redacted |= {int(at): sha for at, sha in entries.items() if int(at) < number}
     for number, (where, info) in enumerate(zip(logs, infos)):
         sha, before, entry = (sha256(found[where]), *map(info.get, ("dagsterVersionedRedacted", "dagsterVersioned")))
         since = number if entry is None else since  # another program's commit, which is not linked
         require(entry is None or entry.get("prev") == commits[-1], f"{where}: not linked to the commit before it")
-        require(sha == redacted.get(str(number), None if before else sha), f"{where}: redacted, which no commit tells")
-        commits.append(before or sha)  # one that was redacted is named by what it was
+        require(sha == redacted.get(number, None if before else sha), f"{where}: redacted, which no commit tells")
+        commits.append(before["sha256"] if before else sha)  # one that was redacted is named by what it was
     key, said = signed_for(found, trusted, commits[-1])
     said = {"environment": "production", **said, "version": name}
     print(f"signed   by {key}, for {said['project']}.{said['table']} ({said['environment']})")
-    for what, value in (*wanted.items(), ("log_version", end)):
-        require(value is None or value == said[what], f"{what}: it is signed for {said[what]}, not {value}")
+    for what, want in (*wanted.items(), ("log_version", end)):
+        require(want in (None, said[what]), f"{what}: it is signed for {said[what]}, not {want}")
     print(f"log      commits {since} to {end}, each linked to the one before, the last one signed")
-    made = next((each for each in entry["versions"] if each["metadata_sha"] == name), None)
+    made, identity = next(((e, e["identity"]) for e in entry["versions"] if e["metadata_sha"] == name), (None, None))
     require(made, f"{logs[-1]}: makes no version {name}")
-    identity = made["identity"]
     require(hashlib.sha256(canonical(identity).encode()).hexdigest() == name, f"{logs[-1]}: another identity")
     names = [[f"parts/{n:06}.parquet", vector and f"parts/{n:06}.deleted"] for n, (_, vector) in enumerate(parts)]
     is_own = {x for p in parts for x in p if x} == {where for where in found if where.startswith("parts/")}

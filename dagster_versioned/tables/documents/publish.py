@@ -39,7 +39,7 @@ from dagster_versioned.tables.documents.head import (
     former_partition_heads,
     table_head,
 )
-from dagster_versioned.tables.history import CommitRecord, History
+from dagster_versioned.tables.history import REDACTION, CommitRecord, History
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key, note_of, parse_index
 
@@ -101,6 +101,9 @@ class Publisher:
             if before.log_version <= state.log_version:
                 return
             newer = cache.existing_state()
+            if any(record.member(REDACTION) for record in newer.history.between(state.log_version, newer.log_version)):
+                self.rebuild(cache)  # what was put here is from before the redaction
+                return
             if not is_shared and not (self._datom and was_made_again(newer.history, since, state.log_version)):
                 return
             state = newer

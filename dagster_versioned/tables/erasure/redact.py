@@ -6,19 +6,28 @@ that commit says.
 """
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-import orjson
-
-from dagster_versioned.delta.actions import Add, CommitInfo, Remove
-from dagster_versioned.delta.log.commits import commit_key, commit_sha256, file_time_ms, in_parallel
+from dagster_versioned.delta.actions import unlike
+from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
+from dagster_versioned.delta.features import ERASURES
+from dagster_versioned.delta.log.commits import (
+    LAST_CHECKPOINT_KEY,
+    LOG_FOLDER,
+    commit_key,
+    file_time_ms,
+    in_parallel,
+    log_files,
+    parse_commit,
+)
+from dagster_versioned.delta.log.redaction import claim, hide_digest, redacted_lines
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.errors import CommitConflict, PreconditionFailed
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.context import LEFT_KEY
 from dagster_versioned.tables.erased_parts import ErasedParts, VersionKey
 from dagster_versioned.tables.history import MEMBER, REDACTION
 from dagster_versioned.tables.operations import TableOperations
@@ -26,9 +35,6 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.commit import CommitDraft
 
 OPERATION = "REDACT"
-
-_HEX = re.compile(r"(?<=:)[0-9a-f]+(?=:)")
-"""The value in the text of a digest."""
 
 
 @dataclass(frozen=True)
@@ -57,33 +63,54 @@ class RedactedEntry:
     etag: str | None
 
 
-def redact_log(
-    operations: TableOperations, needed: Callable[[], Set[str]], erased: Callable[[TableState], ErasedParts]
-) -> None:
-    """Take what tells of erased rows out of every entry of a log, and of what is derived from it.
+def redact_log(operations: TableOperations, redaction: Callable[[TableState], Redaction]) -> None:
+    """Take what tells of erased rows out of every entry of a log, and delete what is derived from it, to make it anew.
 
-    ``needed`` are the files that versions have now. Raises `CommitConflict` where somebody else changes an entry; a
-    later run goes on where this one ended.
+    Raises `CommitConflict` where somebody else changes an entry; a later run goes on where this one ended.
     """
-    entries: list[RedactedEntry] = []
+    entries: Sequence[RedactedEntry] = ()
 
     def draft(state: TableState | None, _: int) -> CommitDraft | None:
         nonlocal entries
-        assert state is not None  # its parts were erased
-        entries = _entries(operations.store, state.log_version, Redaction.of(state, erased(state), needed()))
+        assert state is not None  # it was searched
+        entries = redacted_entries(operations.store, state.log_version, redaction(state))
         told = {f"{entry.log_version}": hashlib.sha256(entry.data).hexdigest() for entry in entries}
-        return _draft(told, done=False) if entries else None
+        return _draft(state, told, done=False) if entries else None
 
     operations.change(draft)
     if not entries and not _is_open(operations.existing_state()):
         return
-    in_parallel(partial(_put, operations.store), entries)
+    put_entries(operations.store, entries)
     operations.publisher.rebuild(operations.cache)
-    operations.change(lambda state, _: _draft({}, done=True) if state and _is_open(state) else None)
+    operations.change(lambda state, _: _draft(state, {}, done=True) if state and _is_open(state) else None)
 
 
-def _draft(entries: Mapping[str, str], *, done: bool) -> CommitDraft:
-    return CommitDraft(OPERATION, [], {REDACTION: {"done": done, "entries": entries}}, announces=False)
+def redacted_entries(store: ObjectStore, last: int, redaction: Redaction) -> Sequence[RedactedEntry]:
+    """The entries up to one that tell what they are to tell no more, as they are to be."""
+
+    def entry(log_version: int) -> RedactedEntry | None:
+        data, info = store.get_with_info(commit_key(log_version))
+        made = redacted(data, redaction, log_version, file_time_ms(info))
+        return None if made == data else RedactedEntry(log_version, made, info.etag)
+
+    local = store.local_path(commit_key(0)) is not None
+    found = in_parallel(entry, range(last + 1), unless=local)
+    return [each for each in found if each is not None]
+
+
+def put_entries(store: ObjectStore, entries: Sequence[RedactedEntry]) -> None:
+    """Put redacted entries in the place of what they were, and delete all else of the log, whoever put it there."""
+    in_parallel(partial(_put, store), entries)
+    commits = {file.key for file in log_files(store) if file.kind == "commit"}
+    store.delete([LAST_CHECKPOINT_KEY])  # first, for it names what goes
+    store.delete([info.key for info in store.list(LOG_FOLDER) if info.key not in commits | {LEFT_KEY}])
+
+
+def _draft(state: TableState, entries: Mapping[str, str], *, done: bool) -> CommitDraft:
+    read = state.snapshot
+    protocol = protocol_with(read.protocol, {f"{ASKED}{ERASURES}": "supported"}, read.schema)
+    said = {REDACTION: {"done": done, "entries": entries}}
+    return CommitDraft(OPERATION, unlike(protocol, read.protocol), said, announces=False)
 
 
 def _is_open(state: TableState) -> bool:
@@ -93,41 +120,12 @@ def _is_open(state: TableState) -> bool:
 
 
 def redacted(data: bytes, redaction: Redaction, log_version: int, timestamp_ms: int) -> bytes:
-    """An entry without what it is to tell no more; as it is where it does not.
-
-    It says what its SHA-256 was, and when it was committed, which would else be the time of its file.
-    """
-    lines = [_without_statistics(line, redaction.keys) for line in data.split(b"\n")]
-    digests = [each for _, info in _commit_infos(lines) for each in _digests(info, redaction.versions, log_version)]
-    for digest in digests:
-        hidden = _HEX.sub(lambda found: "0" * len(found[0]), digest)
-        lines = [line.replace(digest.encode(), hidden.encode()) for line in lines]
-    if (told := b"\n".join(lines)) == data:
-        return data
-    name, stamp = commit_sha256(log_version, data), {"inCommitTimestamp": timestamp_ms}
-    for at, info in _commit_infos(lines):
-        lines[at] = orjson.dumps({CommitInfo.NAME: {**stamp, **info, CommitInfo.REDACTED: name}})
-        return b"\n".join(lines)
-    return orjson.dumps({CommitInfo.NAME: {**stamp, CommitInfo.REDACTED: name}}) + b"\n" + told
-
-
-def _without_statistics(line: bytes, keys: Set[str]) -> bytes:
-    if b'"stats"' not in line:
-        return line
-    parsed: dict[str, Any] = orjson.loads(line)
-    for kind in (Add.NAME, Remove.NAME):
-        action: Mapping[str, Any] = parsed.get(kind) or {}
-        if "stats" in action and decode_path(action["path"]) in keys:
-            parsed[kind] = {name: value for name, value in action.items() if name != "stats"}
-            return orjson.dumps(parsed)
-    return line
-
-
-def _commit_infos(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The provenance in an entry, and in which line that is."""
-    for at, line in enumerate(lines):
-        if b'"commitInfo"' in line and isinstance(info := orjson.loads(line).get(CommitInfo.NAME), dict):
-            yield at, info
+    """An entry without what it is to tell no more, which says what it was; as it is where it tells nothing."""
+    told = b"\n".join(redacted_lines(data, lambda path: decode_path(path) in redaction.keys))
+    commit = parse_commit(log_version, data, timestamp_ms)
+    for digest in _digests(commit.commit_info or {}, redaction.versions, log_version):
+        told = hide_digest(told, digest)
+    return data if told == data else claim(told, commit.sha256, commit.timestamp_ms)
 
 
 def _digests(info: Mapping[str, Any], versions: Set[VersionKey], log_version: int) -> Iterator[str]:
@@ -137,17 +135,6 @@ def _digests(info: Mapping[str, Any], versions: Set[VersionKey], log_version: in
         if (log_version, version["identity"].get("partition")) in versions:
             facts = version["facts"]
             yield from (each["digest"] for each in (facts, facts.get("added")) if each is not None)
-
-
-def _entries(store: ObjectStore, last: int, redaction: Redaction) -> list[RedactedEntry]:
-    def entry(log_version: int) -> RedactedEntry | None:
-        data, info = store.get_with_info(commit_key(log_version))
-        made = redacted(data, redaction, log_version, file_time_ms(info))
-        return None if made == data else RedactedEntry(log_version, made, info.etag)
-
-    local = store.local_path(commit_key(0)) is not None
-    found = in_parallel(entry, range(last + 1), unless=local)
-    return [each for each in found if each is not None]
 
 
 def _put(store: ObjectStore, entry: RedactedEntry) -> None:

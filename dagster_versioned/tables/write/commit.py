@@ -17,13 +17,15 @@ from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Action, CommitInfo, Metadata, Protocol
 from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.delta.features import row_rules
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.redaction import outline_sha256
 from dagster_versioned.engines.staging import PROMOTERS
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import refuse_features
-from dagster_versioned.tables.history import MEMBER, Collection, History
+from dagster_versioned.tables.history import MEMBER, OUTLINE, Collection, History
 from dagster_versioned.tables.state import StateCache, TableState, next_version
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.clustering import with_clustering_statistics
@@ -216,9 +218,15 @@ def refuse_foreign_rules(protocol: Protocol, metadata: Metadata) -> None:
     refuse_features(row_rules(protocol, metadata) - OBEYED)
 
 
+def _link(store: ObjectStore, state: TableState) -> Mapping[str, str | None]:
+    """What binds a commit to the one before: its name, and what no redaction may change of it."""
+    entry = store.get(commit_key(state.log_version)) if state.newest is None else state.newest
+    return {"prev": state.snapshot.commit_sha256, OUTLINE: outline_sha256(entry)}
+
+
 def _transaction(store: ObjectStore, state: TableState | None, drafted: CommitDraft, timestamp: int) -> Transaction:
     snapshot = state.snapshot if state else None
-    previous = {"prev": snapshot.commit_sha256} if snapshot else {}
+    previous: Mapping[str, str | None] = {} if state is None else _link(store, state)
     return Transaction(
         read=snapshot,
         actions=with_clustering_statistics(store, snapshot, drafted.actions),
