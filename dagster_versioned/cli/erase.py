@@ -35,6 +35,10 @@ def erase(
     skip_lacking: Annotated[
         bool, flag("--skip-lacking", "Versions that lack a column of the condition have none of the rows.")
     ] = False,
+    set_null: Annotated[
+        list[str] | None,
+        option("--set-null", "COLUMN", "The rows stay, and lose what they have in this column. Repeatable."),
+    ] = None,
     all_rows: Annotated[bool, flag("--all-rows", "Also where the condition is true of every row.")] = False,
     why: Why = None,
     apply: Apply = False,
@@ -50,7 +54,9 @@ def erase(
         raise InvalidInput("An erasure needs a reason, which its record keeps: --why '…'. Nothing was erased.")
     from dagster_versioned.projects.erase import Condition
 
-    condition = Condition(_text_of(where_file) if where is None else where, _former(former or ()), skip_lacking)
+    condition = Condition(
+        _text_of(where_file) if where is None else where, _former(former or ()), skip_lacking, set_null or ()
+    )
     with progress("Erasing" if apply else "Searching", quiet=session.quiet) as advance:
         report = session.open().erase(
             condition, tables, why=why, by=session.author, dry_run=not apply, all_rows=all_rows, progress=advance

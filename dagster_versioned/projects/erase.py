@@ -13,9 +13,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name
-from dagster_versioned.tables.configuration import CHANGE_FEED, is_set
+from dagster_versioned.tables.configuration import CHANGE_FEED, constraints_of, is_set
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
@@ -48,7 +49,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ErasedTable:
-    """What is, or would be, erased from one table: ``rows`` in ``parts``, and how many versions had any of them.
+    """What is, or would be, erased from one table: ``rows`` (or columns of them) in ``parts``, and how many versions
+    had any of them.
 
     ``unclaimed`` counts files that no version needs, in which nobody looked.
     """
@@ -104,12 +106,32 @@ def erase(
     if not names or len({*names}) < len(names):
         raise InvalidInput("Name the tables to erase from, each once. Nothing was erased.")
     tables = [open_table(project, name) for name in names]
+    for table in tables:
+        _require_free(table, condition.set_null)
     collectors = {table: table.operations.collector() for table in tables}
     for table in tables:
         require("erase", project, table, dry_run=dry_run)
         _require_possible(project, table, collectors[table])
     erasing = _Erasing(project, condition, collectors, why, by, all_rows, progress)
     return erasing.preview() if dry_run else erasing.apply()
+
+
+def _require_free(table: VersionedTable, columns: Sequence[str]) -> None:
+    """Raise where columns cannot be set to null in a table: none of it has one, or a constraint names one."""
+    if not columns:
+        return
+    snapshot = table.state.snapshot
+    if lacking := sorted({*columns} - {*snapshot.schema.names}):
+        raise InvalidInput(
+            f"{table.name} has no column {lacking[0]!r}; its columns are {', '.join(map(repr, snapshot.schema.names))}."
+            " Nothing was erased."
+        )
+    for name, sql in constraints_of(snapshot.metadata.configuration).items():
+        if named := sorted(Names({"rows": snapshot.schema}).condition(sql).of("rows") & {*columns}):
+            raise InvalidInput(
+                f"The constraint {name} of {table.name} ({sql}) names {named[0]!r}, which would be null. Nothing was"
+                " erased. Drop the constraint, or erase the rows as a whole."
+            )
 
 
 def _require_possible(project: ProjectContext, table: VersionedTable, collector: Collector) -> None:
@@ -200,7 +222,7 @@ class _TableSearch:
         )
         return ErasedTable(
             name=str(self.table.name),
-            rows=sum(int(each.gone.sum()) for each in self.rows),
+            rows=sum(int(each.found.sum()) for each in self.rows),
             parts=len(self.rows),
             versions=len(self.versions),
             size_bytes=sum(each.part.add.size for each in self.rows),
@@ -260,11 +282,11 @@ class _Erasing:
         for table, state, parts in kept:
             rows: list[FoundRows] = []
             for each in find_rows(table.name, table.store, parts, self.condition):
-                rows += [each] if each.gone.any() else []
+                rows += [each] if each.found.any() else []
                 done += 1
                 if self.progress is not None:
                     self.progress(done, total)
-            if not self.all_rows and parts and len(rows) == len(parts) and all(each.gone.all() for each in rows):
+            if not self.all_rows and parts and len(rows) == len(parts) and all(each.found.all() for each in rows):
                 raise InvalidInput(
                     f"The condition is true of every row of every kept version of {table.name}. Nothing was erased."
                     " Correct the condition; if all rows are meant, say so (--all-rows), or drop the table."

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.export import export_environment
@@ -398,3 +399,61 @@ def test_tables_that_are_refused(project, what):
         table.leave(dry_run=False)
     with pytest.raises((InvalidInput, UnsupportedFeature), match=r"Nothing was (erased|written)"):
         project.erase("id = 2", ["people"], why="request 17")
+
+
+class TestColumnsThatAreSetToNull:
+    """The rows stay, in their place, and lose what they have in some columns."""
+
+    @staticmethod
+    def erase(project, sql="id = 2", columns=("name",), **how):
+        return erase(project, Condition(sql, set_null=columns, **how))
+
+    @pytest.mark.parametrize("mode", ["replace", "append", "merge"])
+    def test_in_every_version(self, project, tmp_path, mode):
+        table = project.table("people")
+        key = ("id",) if mode == "merge" else ()
+        options = TableOptions(mode=mode, merge_key=key, properties={"delta.enableDeletionVectors": "true"})
+        versions = [table.write(people(*numbers), options=options).version for numbers in ([1, 2, 3], [2, 4], [5])]
+        before = [table.read(version.metadata_sha).to_pylist() for version in versions]
+        report = self.erase(project)
+        assert report.rows == sum(row["id"] == 2 for rows in before for row in rows) or mode != "replace"
+        for version, rows in zip(versions, before, strict=True):
+            wanted = [row | ({"name": None} if row["id"] == 2 else {}) for row in rows]
+            assert table.read(version.metadata_sha).to_pylist() == wanted
+        assert table.version().identity.nrow == table.read().num_rows
+        assert table.verify().ok, table.verify().findings
+        assert b"person-0002" not in b"".join(f.read_bytes() for f in (tmp_path / "data").rglob("*") if f.is_file())
+        assert not self.erase(project).epochs, "nothing is left to be set to null"
+
+    def test_under_the_name_that_older_versions_know(self, project):
+        table = project.table("people")
+        first = table.write(people(1, 2).rename_columns(["id", "called"])).version
+        table.write(people(1, 2))
+        self.erase(project, former={"name": "called"})
+        assert table.read(first.metadata_sha)["called"].to_pylist() == ["person-0001-planted", None]
+        assert table.read()["name"].to_pylist() == ["person-0001-planted", None]
+
+    def test_columns_of_any_type(self, project):
+        table = project.table("people")
+        kinds = pa.table({"id": [1, 2], "s": [{"a": 1}] * 2, "l": [[1]] * 2, "d": pa.array([b"x"] * 2, pa.binary())})
+        kinds = kinds.append_column("m", pa.array([[("k", 1)]] * 2, pa.map_(pa.string(), pa.int64())))
+        table.write(kinds)
+        self.erase(project, columns=("s", "l", "d", "m"))
+        row = table.read().to_pylist()[1]
+        assert row == {"id": 2, "s": None, "l": None, "d": None, "m": None}
+        assert table.verify().ok
+
+    def test_what_cannot_be_null_is_refused(self, project):
+        never = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+        adopted = project.table("adopted")
+        write_deltalake(str(adopted.store.local_path("x").parent), people(1, 2).cast(never))
+        adopted.adopt()
+        with pytest.raises(InvalidInput, match="NOT NULL in a kept version"):
+            erase(project, Condition("id = 2", set_null=["name"]), "adopted")
+        table = project.table("people")
+        table.write(people(1, 2), options=TableOptions(constraints={"known": "id > 0"}))
+        with pytest.raises(InvalidInput, match="has no column 'nobody'"):
+            self.erase(project, columns=("nobody",))
+        with pytest.raises(InvalidInput, match="constraint known"):
+            self.erase(project, columns=("id",))
+        assert table.read()["name"].to_pylist() == people(1, 2)["name"].to_pylist()

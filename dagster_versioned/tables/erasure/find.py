@@ -34,12 +34,14 @@ class Condition:
     """Which rows are erased: SQL over the columns of a table that is true of them.
 
     ``former`` gives, for columns of the condition, the name under which older versions have them. Of versions that
-    lack a column of it, no row is meant where ``skip_lacking``; else they stop the search.
+    lack a column of it, no row is meant where ``skip_lacking``; else they stop the search. With ``set_null`` the rows
+    stay, and lose what they have in these columns.
     """
 
     sql: str
     former: Mapping[str, str] = field(default_factory=dict[str, str])
     skip_lacking: bool = False
+    set_null: Sequence[str] = ()
 
 
 @dataclass
@@ -58,10 +60,19 @@ class KeptPart:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """The rows of a part that are to be erased: ``gone`` says so for each row, deleted ones too."""
+    """The rows of a part that are to be erased: ``found`` says so for each row, deleted ones too.
+
+    Where there are ``nulled`` columns, as the part was written with, they alone are.
+    """
 
     part: KeptPart
-    gone: NDArray[np.bool_]
+    found: NDArray[np.bool_]
+    nulled: Sequence[str] = ()
+
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """The rows that are not in what stands for the part."""
+        return np.zeros_like(self.found) if self.nulled else self.found
 
 
 def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Sequence[KeptPart]:
@@ -121,8 +132,9 @@ def find_rows(
 
 def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
     found = (evaluations.of(store, part.add, schema) for schema in part.schemas)
-    gone = [rows for rows in found if rows is not None]
-    return FoundRows(part, np.logical_or.reduce(gone) if gone else np.zeros(1, np.bool_))
+    rows = [each for each in found if each is not None]
+    found_rows = np.logical_or.reduce(rows) if rows else np.zeros(1, np.bool_)
+    return FoundRows(part, found_rows, evaluations.nulled(part.schemas[0]))
 
 
 class _Evaluations:
@@ -136,7 +148,8 @@ class _Evaluations:
         refusals: dict[str, InvalidInput] = {}
         for text, schema in distinct.items():
             try:
-                self._resolved[text] = Names({_SIDE: self._called(schema)[0]}).condition(condition.sql)
+                called = self._called(schema)[0]
+                self._resolved[text] = Names({_SIDE: called}).condition(self._meant(called))
             except InvalidInput as error:
                 refusals[text] = error
         known = next((resolved for resolved in self._resolved.values()), None)
@@ -151,6 +164,25 @@ class _Evaluations:
                     f" what the column was called ({lacking[0]}=OLD_NAME), or that no row of such versions is meant."
                 ) from error
             self._resolved[text] = None
+
+    def _meant(self, schema: StructType) -> str:
+        """The condition; of columns that are set to null, that any of them holds something yet, too."""
+        columns = self._condition.set_null
+        if not columns:
+            return self._condition.sql
+        held = [f"`{name.replace('`', '``')}` IS NOT NULL" for name in columns if name in schema.names]
+        return f"({self._condition.sql}) AND ({' OR '.join(held) or 'false'})"
+
+    def nulled(self, schema: StructType) -> Sequence[str]:
+        """The columns that are set to null, as a schema calls them. Raises `InvalidInput` for one that is NOT NULL."""
+        called, former = self._called(schema)
+        columns = [name for name in self._condition.set_null if name in called.names]
+        if never := next((name for name in columns if not called.field(name).nullable), None):
+            raise InvalidInput(
+                f"The column {never!r} of {self._table} is NOT NULL in a kept version. Nothing was erased. Erase the"
+                " rows as a whole (without --set-null), or set other columns to null."
+            )
+        return [former.get(name, name) for name in columns]
 
     @property
     def columns(self) -> Set[str]:

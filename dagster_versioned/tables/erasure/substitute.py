@@ -3,6 +3,7 @@ anything is destroyed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ def substitutes(
 def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int) -> Add:
     part, store = found.part, staging.store
     schema = part.schemas[0]
-    rows = read_table(scan_of(store, schema, [part.add])).filter(pa.array(~found.gone))
+    rows = _with_nulls(read_table(scan_of(store, schema, [part.add])), found).filter(pa.array(~found.gone))
     settled = replace(
         options,
         row_order="significant",
@@ -77,6 +78,16 @@ def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestam
             " back. Nothing was erased. Run verify on the table, and report this."
         )
     return add
+
+
+def _with_nulls(rows: pa.Table, found: FoundRows) -> pa.Table:
+    """The rows, of which those that were found lose what they have in the nulled columns."""
+    changed: Any = rows  # the published stubs know neither masks nor nulls among places
+    places = cast("Any", pa.array)(np.arange(len(found.found)), mask=found.found)
+    for name in found.nulled:
+        at = changed.schema.get_field_index(name)
+        changed = changed.set_column(at, changed.schema.field(at), changed[name].take(places))  # null, for no place
+    return changed
 
 
 def _digest(found: FoundRows, rows: pa.Table) -> str:
