@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.log.commits import (
@@ -63,6 +63,11 @@ class TableState:
 def few_bytes(commits: Sequence[Commit]) -> bytes | None:
     """The bytes of the last commit, if they are few enough to be kept."""
     return commits[-1].data if commits and commits[-1].size <= _SMALL else None
+
+
+def says_redaction(commits: Iterable[Commit]) -> bool:
+    """Whether one of these commits says that entries before it are redacted, so that none of them may be remembered."""
+    return any(redaction_in(commit) is not None for commit in commits)
 
 
 def next_version(state: TableState | None) -> int:
@@ -145,14 +150,16 @@ class LoadedStates:
                 self._loaded.move_to_end(store.uri)
         segment = list_log(store, near=near() if known is None else known.checkpoint)
         checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
+        state = None
         if known is not None and checkpoint == known.checkpoint and known.is_part_of(segment):
-            commits = known.commits
-            commits.read_by(store)
+            known.commits.read_by(store)
             if segment.version == known.state.log_version:
                 return known.state
             later = load_later(store, segment, known.state.snapshot)
-            state = TableState(later.snapshot, known.state.history.advance(later.commits), few_bytes(later.commits))
-        else:
+            if not says_redaction(later.commits):
+                history, commits = known.state.history.advance(later.commits), known.commits
+                state = TableState(later.snapshot, history, few_bytes(later.commits))
+        if state is None:
             loaded = load_log(store, segment)
             state = TableState(loaded.snapshot, load_history(loaded, commits), few_bytes(loaded.commits))
         with self._lock:
@@ -307,7 +314,7 @@ class StateCache:
 
     def _advance(self, state: TableState, commits: Sequence[Commit]) -> None:
         """Go on with later commits; from what is stored now, where one says that entries before it are redacted."""
-        if any(redaction_in(commit) is not None for commit in commits):
+        if says_redaction(commits):
             self._forget()
         else:
             self._state = state.advance(commits)
