@@ -39,6 +39,9 @@ def erase(
         list[str] | None,
         option("--set-null", "COLUMN", "The rows stay, and lose what they have in this column. Repeatable."),
     ] = None,
+    downstream: Annotated[
+        bool, flag("--downstream", "Also from tables computed from these that have the columns of the condition.")
+    ] = False,
     all_rows: Annotated[bool, flag("--all-rows", "Also where the condition is true of every row.")] = False,
     why: Why = None,
     apply: Apply = False,
@@ -59,7 +62,14 @@ def erase(
     )
     with progress("Erasing" if apply else "Searching", quiet=session.quiet) as advance:
         report = session.open().erase(
-            condition, tables, why=why, by=session.author, dry_run=not apply, all_rows=all_rows, progress=advance
+            condition,
+            tables,
+            why=why,
+            by=session.author,
+            dry_run=not apply,
+            all_rows=all_rows,
+            downstream=downstream,
+            progress=advance,
         )
     done = "erased" if apply else "would be erased"
     session.show(

@@ -91,11 +91,13 @@ def erase(
     *,
     dry_run: bool,
     all_rows: bool = False,
+    downstream: bool = False,
     progress: Progress | None = None,
 ) -> EraseReport:
     """Erase the rows of which a condition is true from every kept version of tables; the versions keep their names.
 
-    Their heads become new versions. Raises `InvalidInput` for a condition that cannot be evaluated, that is true of
+    Their heads become new versions. With ``downstream``, of tables too that were computed from these, directly or not,
+    and have the columns of the condition. Raises `InvalidInput` for a condition that cannot be evaluated, that is true of
     every row (unless ``all_rows``), or that names a partition column; for a table that an environment began with, or
     that has a change feed; `UnsupportedFeature` for a feature's, and one that was left; `HeldHead`, `IntegrityError`:
     nothing was erased then. `CommitConflict` where other writers bring the rows again and again.
@@ -106,6 +108,9 @@ def erase(
     if not names or len({*names}) < len(names):
         raise InvalidInput("Name the tables to erase from, each once. Nothing was erased.")
     tables = [open_table(project, name) for name in names]
+    if downstream:
+        computed = [open_table(project, name) for name in computed_from(project, names)]
+        tables += [table for table in computed if _has_columns(table, condition)]
     for table in tables:
         _require_free(table, condition.set_null)
     collectors = {table: table.operations.collector() for table in tables}
@@ -245,7 +250,7 @@ class _Erasing:
     def preview(self) -> EraseReport:
         """What would be erased now."""
         return EraseReport(
-            True, tuple(found.report(self.collectors[found.table]) for found in self._find()), self._downstream()
+            True, tuple(found.report(self.collectors[found.table]) for found in self._find()), self._downstream
         )
 
     def apply(self) -> EraseReport:
@@ -263,7 +268,7 @@ class _Erasing:
                 for table in self.collectors:
                     require("erase", self.project, table)  # a draft may have been parked with the rows meanwhile
                     self._redact(table)
-                return EraseReport(False, tuple(reports.values()), self._downstream(), tuple(epochs))
+                return EraseReport(False, tuple(reports.values()), self._downstream, tuple(epochs))
             if (named := self._record([each for each in found if each.rows])) is not None:
                 epochs.append(named.epoch)
             self._finish_recorded()
@@ -295,18 +300,9 @@ class _Erasing:
             found.append(_TableSearch(table, state, parts, rows))
         return found
 
+    @property
     def _downstream(self) -> tuple[str, ...]:
-        tables = {
-            str(name): (_names(self.project, name), _parents(self.project, name)) for name in self.project.tables()
-        }
-        named = {str(table.name) for table in self.collectors}
-        found = set(named)
-        while True:
-            reached = {called for name in found & tables.keys() for called in tables[name][0]}
-            new = {name for name, (_, above) in tables.items() if name not in found and above & reached}
-            if not new:
-                return tuple(sorted(found - named))
-            found |= new
+        return computed_from(self.project, [str(table.name) for table in self.collectors])
 
     def _record(self, found: "Sequence[_TableSearch]") -> ErasureName | None:
         """Put what stands for the parts, and the document that says so; ``None`` where another one was first, or what
@@ -400,6 +396,28 @@ class _Erasing:
             store = self.project.data.subfolder(name)
             if entries := redacted_entries(store, ended.log_version, redaction(table.state)):
                 put_entries(store, entries)
+
+
+def computed_from(project: ProjectContext, names: Sequence[str]) -> tuple[str, ...]:
+    """The other tables of a project with kept versions that were built from these, directly or not."""
+    tables = {str(name): (_names(project, name), _parents(project, name)) for name in project.tables()}
+    found = {*names}
+    while True:
+        reached = {called for name in found & tables.keys() for called in tables[name][0]}
+        new = {name for name, (_, above) in tables.items() if name not in found and above & reached}
+        if not new:
+            return tuple(sorted(found - {*names}))
+        found |= new
+
+
+def _has_columns(table: VersionedTable, condition: Condition) -> bool:
+    """Whether a table has the columns that a condition names; where it cannot be evaluated, that is said of others."""
+    schema = table.state.snapshot.schema
+    try:
+        Names({"rows": schema}).condition(condition.sql)
+    except InvalidInput:
+        return False
+    return {*condition.set_null} <= {*schema.names}
 
 
 def _parents(project: ProjectContext, name: TableName) -> Set[str]:

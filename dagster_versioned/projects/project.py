@@ -140,6 +140,7 @@ class Project(ProjectContext):
         by: str | None = None,
         dry_run: bool = True,
         all_rows: bool = False,
+        downstream: bool = False,
         progress: "Callable[[int, int], None] | None" = None,
     ) -> "EraseReport":
         """Erase the rows of which a condition (SQL) is true from every kept version of tables; their names stay.
@@ -149,7 +150,17 @@ class Project(ProjectContext):
         from dagster_versioned.projects.erase import Condition, erase
 
         meant = Condition(condition) if isinstance(condition, str) else condition
-        return erase(self, meant, tables, why, by or self.author, dry_run=dry_run, all_rows=all_rows, progress=progress)
+        return erase(
+            self,
+            meant,
+            tables,
+            why,
+            by or self.author,
+            dry_run=dry_run,
+            all_rows=all_rows,
+            downstream=downstream,
+            progress=progress,
+        )
 
     def tags(self) -> dict[str, Tag]:
         """The tags by name. Raises `IntegrityError` where one cannot be read."""

@@ -260,6 +260,32 @@ def test_tables_that_were_computed_from_these_are_listed(project):
     assert erase(project, "id = 2", "people", "visits").downstream == ("summary",)
 
 
+def test_tables_that_were_computed_from_these_are_searched_where_asked(project):
+    table, visits = project.table("people"), project.table("visits")
+    table.write(people(1, 2))
+    visits.write(people(2, 3), parents=table.upstream())
+    project.table("summary").write(pa.table({"n": [2]}), parents=visits.upstream())
+    project.table("again").write(people(2, 4), parents=project.table("summary").upstream())
+    report = erase(project, "id = 2", "people", downstream=True)
+    assert {one.name: one.rows for one in report.tables} == {"people": 1, "again": 1, "visits": 1}
+    assert (report.downstream, report.epochs) == (("summary",), (0,))  # which has no such column
+    assert [ids(project.table(name)) for name in ("people", "visits", "again")] == [[1], [3], [4]]
+    with pytest.raises(InvalidInput, match="nme"):  # it is wrong for the table that was named, so nothing is skipped
+        erase(project, "nme = 'x'", "people", downstream=True)
+
+
+def test_columns_are_set_to_null_downstream_where_they_are(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    project.table("visits").write(people(2, 3), parents=table.upstream())
+    project.table("counts").write(pa.table({"id": [2], "n": [7]}), parents=table.upstream())
+    meant = Condition("id = 2", set_null=["name"])
+    report = project.erase(meant, ["people"], why="x", dry_run=False, downstream=True)
+    assert [one.name for one in report.tables] == ["people", "visits"]
+    assert report.downstream == ("counts",)
+    assert project.table("visits").read()["name"].to_pylist() == [None, "person-0003-planted"]
+
+
 def test_expiry_and_vacuum_keep_what_stands_for_parts(project):
     table = project.table("people")
     versions = [table.write(people(1, 2, number)).version for number in (3, 4, 5, 6)]
