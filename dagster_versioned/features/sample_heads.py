@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.features.content_versions import field_digests
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
@@ -30,9 +29,7 @@ class SampleHead:
 
     def digests(self, rows: pa.Table) -> dict[str, str]:
         """By field, the digest of rows with the ids and data versions of samples."""
-        members = {field: field.replace("/", "_") for field in self.record.fields}
-        digests = field_digests(rows, self.record.ids, list(members.values()))
-        return {field: digests[member] for field, member in members.items()}
+        return self.record.digests_of(rows)
 
     def update(
         self,

@@ -13,8 +13,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, UnsupportedFeature
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.tables.configuration import CHANGE_FEED, constraints_of, is_set
 from dagster_versioned.tables.context import ProjectContext
@@ -24,7 +25,7 @@ from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_rows, kept_parts
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
-from dagster_versioned.tables.feature_record import FEATURE_MEMBER
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import is_data_key
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.options import TableOptions
@@ -97,10 +98,10 @@ def erase(
     """Erase the rows of which a condition is true from every kept version of tables; the versions keep their names.
 
     Their heads become new versions. With ``downstream``, of tables too that were computed from these, directly or not,
-    and have the columns of the condition. Raises `InvalidInput` for a condition that cannot be evaluated, that is true of
-    every row (unless ``all_rows``), or that names a partition column; for a table that an environment began with, or
-    that has a change feed; `UnsupportedFeature` for a feature's, and one that was left; `HeldHead`, `IntegrityError`:
-    nothing was erased then. `CommitConflict` where other writers bring the rows again and again.
+    and have the columns of the condition. Raises `InvalidInput` for a condition that cannot be evaluated, that is true
+    of every row (unless ``all_rows``), or that names a partition column; for a table that an environment began with, or
+    that has a change feed; `UnsupportedFeature` for one that was left; `HeldHead`, `IntegrityError`: nothing was erased
+    then. `CommitConflict` where other writers bring the rows again and again.
     """
     if not why.strip():
         raise InvalidInput("An erasure needs a reason, which its record keeps: why='…'. Nothing was erased.")
@@ -131,6 +132,13 @@ def _require_free(table: VersionedTable, columns: Sequence[str]) -> None:
             f"{table.name} has no column {lacking[0]!r}; its columns are {', '.join(map(repr, snapshot.schema.names))}."
             " Nothing was erased."
         )
+    records = (FeatureRecord.of(version.identity.custom) for version in table.state.history.heads.values())
+    of_samples = {*SYSTEM_COLUMNS, *chain.from_iterable(record.ids for record in records if record is not None)}
+    if meant := sorted(of_samples & {*columns}):
+        raise InvalidInput(
+            f"The column {meant[0]!r} of {table.name} says which sample a row is, or of which version, and cannot be"
+            " null. Nothing was erased. Erase the rows as a whole."
+        )
     for name, sql in constraints_of(snapshot.metadata.configuration).items():
         if named := sorted(Names({"rows": snapshot.schema}).condition(sql).of("rows") & {*columns}):
             raise InvalidInput(
@@ -146,11 +154,6 @@ def _require_possible(project: ProjectContext, table: VersionedTable, collector:
     refuse_dropped(table.name, state)
     refuse_held(state, [*state.history.heads.values()])
     configuration = state.snapshot.metadata.configuration
-    if any(FEATURE_MEMBER in version.identity.custom for version in state.history.heads.values()):
-        raise UnsupportedFeature(
-            f"{table.name} is a feature's, whose samples are erased by `dagster-versioned feature delete --hard`."
-            " Nothing was erased."
-        )
     if is_set(configuration, "delta.appendOnly"):
         raise InvalidInput(f"{table.name} is append-only, as its property delta.appendOnly says. Nothing was erased.")
     if state.history.unadopted is not None:

@@ -6,10 +6,14 @@ computed from the field alone has changed, whatever else was written to the tabl
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from dagster_versioned.engines.content_versions import field_digests
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import RowsDigest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FEATURE_MEMBER = "feature"
 """The member of ``custom`` that holds the record."""
@@ -72,6 +76,12 @@ class FeatureRecord:
             )
         except (TypeError, KeyError, ValueError, AttributeError, InvalidInput):
             return None
+
+    def digests_of(self, rows: "pa.Table") -> dict[str, str]:
+        """By field, the digest of rows with the ids and data versions of samples. Raises as `field_digests`."""
+        members = {name: name.replace("/", "_") for name in self.fields}
+        digests = field_digests(rows, self.ids, list(members.values()))
+        return {name: digests[member] for name, member in members.items()}
 
     @classmethod
     def of(cls, custom: Mapping[str, Any]) -> Self | None:

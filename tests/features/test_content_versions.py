@@ -16,10 +16,10 @@ from pyspark import cloudpickle
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.content_versions import content_versions, field_digests
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.errors import InvalidInput, UnsupportedType
-from dagster_versioned.features.content_versions import content_versions, field_digests
 from dagster_versioned.features.spark.content_versions import content_version, with_content_versions
 from dagster_versioned.features.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, row_shas

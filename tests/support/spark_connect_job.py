@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from dagster_versioned.delta_tables.spark import read_delta
 from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.content_versions import content_versions
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine, default_session
 from dagster_versioned.engines.spark.read import read_through_executors
 from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
-from dagster_versioned.features.content_versions import content_versions
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.spark.content_versions import content_version
 from dagster_versioned.odf.event_table import EventTable

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.content_versions import content_versions, field_digests, positional
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import stored_table, to_frame
 from dagster_versioned.engines.samples import (
@@ -41,7 +42,6 @@ from dagster_versioned.features.arrow.samples import (
     resolve,
     resolve_samples,
 )
-from dagster_versioned.features.content_versions import content_versions, field_digests, positional
 from dagster_versioned.features.sample_rows import SampleRows
 
 ROW = "metaxy_row"

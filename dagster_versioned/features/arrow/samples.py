@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema.types import schema_from_arrow
+from dagster_versioned.engines.content_versions import positional
 from dagster_versioned.engines.expression import stored
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
@@ -34,7 +35,6 @@ from dagster_versioned.engines.samples import (
     version_column,
 )
 from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, register, select_rows
-from dagster_versioned.features.content_versions import positional
 
 _STATUS = "metaxy_status"
 _JOINED = f" || '{SEPARATOR}' || "

@@ -1,4 +1,4 @@
-"""Content versions and field digests of Spark frames: the texts that `features.content_versions` gives for Arrow."""
+"""Content versions and field digests of Spark frames: the texts that `engines.content_versions` gives for Arrow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -9,13 +9,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
+from dagster_versioned.engines.content_versions import digests_of, require_content
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
 from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import has_arrow_functions, positional, require
 from dagster_versioned.engines.spark.types import stored_schema
-from dagster_versioned.features.content_versions import digests_of, require_content
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, row_shas
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
 
 
 def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:
-    """As `features.content_versions.field_digests`; one job, over these columns alone."""
+    """As `engines.content_versions.field_digests`; one job, over these columns alone."""
     require_columns("The frame", frame.columns, (*ids, DATA_VERSION_BY_FIELD))
     kind: Any = frame.schema[DATA_VERSION_BY_FIELD].dataType
     known: list[str] = kind.fieldNames() if isinstance(kind, StructType) else []

@@ -6,8 +6,9 @@ from dataclasses import replace
 from dagster_versioned.delta.actions import Action, Add, Protocol
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
 from dagster_versioned.delta.features import ERASURES
-from dagster_versioned.engines.arrow.scan import stream_table
+from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.parts import RowOrder, RowsSummarizer, RowsSummary, StagedParts
+from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import nothing, summed
 from dagster_versioned.errors import CommitConflict, InvalidInput
@@ -16,6 +17,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.erased_parts import ErasedParts, ErasureName, TableErasure
+from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of, recorded_rows
@@ -73,13 +75,30 @@ class ErasedHead(PendingWrite):
             )
         parts = self._erased.of(base.parts)
         known = recorded_rows(base.head.entry)
+        before = [add for add in base.parts if add.identity in self._erased.substitutes]
+        if (record := FeatureRecord.of(base.head.identity.custom)) is not None:
+            custom = {**base.head.identity.custom, FEATURE_MEMBER: self._without(record, known, before).to_json()}
+            self.description = replace(self.description, custom=custom)
         if self.row_order == "significant" or known.digest.kind != "bag-xxh64x2":
             self.contents = self._measured(known, parts)
         else:
-            before = [add for add in base.parts if add.identity in self._erased.substitutes]
             terms = (known, 1), (self._measured(known, before), -1), (self._measured(known, self._erased.of(before)), 1)
             self.contents = summed(known.schema, terms)
         return parts
+
+    def _without(self, record: FeatureRecord, known: RowsSummary, before: Sequence[Add]) -> FeatureRecord:
+        """The record of a feature's samples without those that go, which are computed again where an upstream still has
+        them."""
+        columns = [*record.ids, DATA_VERSION_BY_FIELD]
+        had, have = (
+            read_table(scan_of(self._store, known.schema, parts, columns))
+            for parts in (before, self._erased.of(before))
+        )
+        digests = digests_together([record.digests, record.digests_of(have)], [record.digests_of(had)])
+        assert digests is not None  # all are of the same fields
+        is_derived = bool(record.upstreams or self.description.parents)
+        gone = had.num_rows - have.num_rows
+        return replace(record, digests=digests, left=record.left + (gone if is_derived else 0))
 
     def _measured(self, known: RowsSummary, parts: Sequence[Add]) -> RowsSummary:
         order: RowOrder = self.row_order
