@@ -18,7 +18,7 @@ command = Commands("Maintain")
 
 @command(
     "erase visits patients --where 'patient_id = 17' --why 'request 2041'",
-    "erase visits --where-file condition.sql --former patient_id=pid --why 'request 2041' --apply",
+    "erase patients visits --where-file condition.sql --key patient_id --why 'request 2041' --apply",
 )
 def erase(
     session: Session,
@@ -39,6 +39,10 @@ def erase(
         list[str] | None,
         option("--set-null", "COLUMN", "The rows stay, and lose what they have in this column. Repeatable."),
     ] = None,
+    key: Annotated[
+        list[str] | None,
+        option("--key", "COLUMN", "Rows of all the tables with the same in this column go, too. Repeatable."),
+    ] = None,
     downstream: Annotated[
         bool, flag("--downstream", "Also from tables computed from these that have the columns of the condition.")
     ] = False,
@@ -58,7 +62,11 @@ def erase(
     from dagster_versioned.projects.erase import Condition
 
     condition = Condition(
-        _text_of(where_file) if where is None else where, _former(former or ()), skip_lacking, set_null or ()
+        _text_of(where_file) if where is None else where,
+        _former(former or ()),
+        skip_lacking,
+        set_null or (),
+        key or (),
     )
     with progress("Erasing" if apply else "Searching", quiet=session.quiet) as advance:
         report = session.open().erase(

@@ -127,6 +127,27 @@ def is_true(rows: pa.Table, condition: ResolvedExpression) -> NDArray[np.bool_]:
     return np.zeros(len(column), np.bool_)
 
 
+def has_values_of(rows: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
+    """For each row whether another one has the same in all its columns; null is the same as nothing.
+
+    Raises `InvalidInput` where they have types that are not compared.
+    """
+    import duckdb
+
+    found = np.zeros(rows.num_rows, np.bool_)
+    names = [f"c{number}" for number in range(rows.num_columns)]
+    try:
+        places = select_rows(
+            f"SELECT place FROM given SEMI JOIN others USING ({', '.join(names)})",
+            given=rows.rename_columns(names).append_column("place", pa.array(np.arange(rows.num_rows))),
+            others=others.rename_columns(names),
+        )
+    except duckdb.Error as error:
+        raise _unevaluated(f"Whether {', '.join(map(repr, rows.column_names))} are the same", error) from error
+    found[places["place"].to_numpy()] = True
+    return found
+
+
 def pairs(target: pa.Table, source: pa.Table, condition: ResolvedExpression, columns: Mapping[str, str]) -> pa.Table:
     """The inner join of two tables where the condition is true; ``columns`` are what to return, by their names there.
 

@@ -7,11 +7,13 @@ next one. The condition, and the values in it, are written nowhere.
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.sql import Names
@@ -22,7 +24,7 @@ from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
 from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
-from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_rows, kept_parts
+from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_keys, find_rows, kept_parts
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
 from dagster_versioned.tables.feature_record import FeatureRecord
@@ -112,6 +114,8 @@ def erase(
     if downstream:
         computed = [open_table(project, name) for name in computed_from(project, names)]
         tables += [table for table in computed if _has_columns(table, condition)]
+    if condition.key and not any(_has_columns(table, replace(condition, key=())) for table in tables):
+        Names({"rows": tables[0].state.snapshot.schema}).condition(condition.sql)  # says what is wrong with it
     for table in tables:
         _require_free(table, condition.set_null)
     collectors = {table: table.operations.collector() for table in tables}
@@ -249,6 +253,8 @@ class _Erasing:
     by: str | None
     all_rows: bool
     progress: Progress | None
+    keys: list[pa.Table] = field(default_factory=list[pa.Table])
+    """What rows that were meant had in the key columns, in all passes."""
 
     def preview(self) -> EraseReport:
         """What would be erased now."""
@@ -285,11 +291,12 @@ class _Erasing:
             (table, state, kept_parts(table.store, state, self.project.erasures.of(state.snapshot)))
             for table, state in ((table, table.state) for table in self.collectors)
         ]
+        keys = self._find_keys(kept) if self.condition.key else None
         total, done = sum(len(parts) for _, _, parts in kept), 0
         found: list[_TableSearch] = []
         for table, state, parts in kept:
             rows: list[FoundRows] = []
-            for each in find_rows(table.name, table.store, parts, self.condition):
+            for each in find_rows(table.name, table.store, parts, self.condition, keys):
                 rows += [each] if each.found.any() else []
                 done += 1
                 if self.progress is not None:
@@ -302,6 +309,18 @@ class _Erasing:
             _refuse_copies(self.collectors[table], rows)
             found.append(_TableSearch(table, state, parts, rows))
         return found
+
+    def _find_keys(self, kept: "Sequence[tuple[VersionedTable, TableState, Sequence[KeptPart]]]") -> pa.Table | None:
+        """What names rows in all tables; ``None`` where nothing is found. Raises `InvalidInput`."""
+        for table, _, parts in kept:
+            self.keys.extend(find_keys(table.name, table.store, parts, self.condition))
+        try:
+            return pa.concat_tables(self.keys, promote_options="permissive") if self.keys else None
+        except pa.ArrowException as error:
+            raise InvalidInput(
+                f"The tables do not have the same type in the key columns {', '.join(map(repr, self.condition.key))}:"
+                f" {error}. Nothing was erased. Erase from one after the other."
+            ) from error
 
     @property
     def _downstream(self) -> tuple[str, ...]:
@@ -414,8 +433,10 @@ def computed_from(project: ProjectContext, names: Sequence[str]) -> tuple[str, .
 
 
 def _has_columns(table: VersionedTable, condition: Condition) -> bool:
-    """Whether a table has the columns that a condition names; where it cannot be evaluated, that is said of others."""
+    """Whether a table has the columns by which rows are named; where it is unknown, others are asked, and say why."""
     schema = table.state.snapshot.schema
+    if condition.key:
+        return {*condition.key, *condition.set_null} <= {*schema.names}
     try:
         Names({"rows": schema}).condition(condition.sql)
     except InvalidInput:

@@ -483,3 +483,63 @@ class TestColumnsThatAreSetToNull:
         with pytest.raises(InvalidInput, match="constraint known"):
             self.erase(project, columns=("id",))
         assert table.read()["name"].to_pylist() == people(1, 2)["name"].to_pylist()
+
+
+class TestRowsThatAKeyNames:
+    """The condition is of one table, by a name; the others know the person by a number."""
+
+    @pytest.fixture
+    def clinic(self, project):
+        project.table("people").write(people(1, 2, 3))
+        project.table("people").write(people(1, 2, 3).set_column(1, "name", [["a", "b", "c"]]))
+        project.table("visits").write(pa.table({"id": pa.array([2, 2, 5, None], pa.int32()), "ward": list("abcd")}))
+        return project
+
+    @staticmethod
+    def erase(project, *tables, sql="name = 'person-0002-planted'", key=("id",), **how):
+        meant = Condition(sql, key=key, **how)
+        return project.erase(meant, tables or ("people", "visits"), why="request 17", dry_run=False)
+
+    def test_go_from_all_tables_and_versions(self, clinic, tmp_path):
+        report = self.erase(clinic)
+        assert {one.name: one.rows for one in report.tables} == {"people": 2, "visits": 2}
+        assert [ids(clinic.table("people"), version) for version in ("@0", "@1")] == [[1, 3], [1, 3]]
+        assert ids(clinic.table("visits")) == [5, None]
+        assert all(clinic.table(name).verify().ok for name in ("people", "visits"))
+        files = [path for path in (tmp_path / "data").rglob("*.parquet") if "_delta_log" not in str(path)]
+        assert not any(2 in pq.read_table(path)["id"].to_pylist() for path in files)
+
+    def test_go_by_several_columns_together(self, clinic):
+        clinic.table("stays").write(pa.table({"id": [2, 3, 2], "ward": ["x", "y", "z"], "note": ["n", None, ""]}))
+        clinic.table("bills").write(pa.table({"id": [2, 3, 2], "ward": ["x", "x", "y"], "sum": [7, 8, 9]}))
+        self.erase(clinic, "stays", "bills", sql="note = 'n'", key=("id", "ward"))
+        assert ids(clinic.table("stays")) == [3, 2]
+        assert clinic.table("bills").read()["sum"].to_pylist() == [8, 9]
+
+    def test_a_null_names_nobody(self, clinic):
+        report = self.erase(clinic, sql="ward = 'd'")
+        assert {one.name: one.rows for one in report.tables} == {"people": 0, "visits": 1}
+        assert ids(clinic.table("visits")) == [2, 2, 5]
+
+    def test_lose_columns_where_these_are_set_to_null(self, clinic):
+        with pytest.raises(InvalidInput, match="has no column 'name'"):
+            self.erase(clinic, set_null=["name"])
+        self.erase(clinic, "people", set_null=["name"])
+        assert clinic.table("people").read()["name"].to_pylist() == ["a", None, "c"]
+        assert clinic.table("people").read("@0")["name"].to_pylist()[1] is None
+
+    def test_what_cannot_be_told_is_refused(self, clinic):
+        clinic.table("texts").write(pa.table({"id": ["x", "2"]}))
+        clinic.table("others").write(pa.table({"pid": [2, 3]}))
+        for tables, message in (
+            (("people", "texts"), "Nothing was"),
+            (("people", "others"), "no column 'id'"),
+            (("visits",), "no column 'name'"),
+        ):
+            with pytest.raises(InvalidInput, match=message):
+                self.erase(clinic, *tables)
+        with pytest.raises(InvalidInput, match=r"same type|Nothing was"):
+            self.erase(clinic, "people", "texts", sql="id is not null")
+        assert ids(clinic.table("people")) == [1, 2, 3]
+        self.erase(clinic, "people", "others", former={"id": "pid"})
+        assert clinic.table("others").read()["pid"].to_pylist() == [3]

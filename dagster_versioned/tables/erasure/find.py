@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import Add
@@ -15,7 +16,7 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.expression import ResolvedExpression, stored
-from dagster_versioned.engines.sql import Names, is_true, table_of
+from dagster_versioned.engines.sql import Names, has_values_of, is_true, table_of
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
@@ -36,12 +37,16 @@ class Condition:
     ``former`` gives, for columns of the condition, the name under which older versions have them. Of versions that
     lack a column of it, no row is meant where ``skip_lacking``; else they stop the search. With ``set_null`` the rows
     stay, and lose what they have in these columns.
+
+    With a ``key``, what a row of any of the tables has in these columns names rows of all of them: every row with the
+    same is meant, whatever else it says, and in tables that have no column of the condition, too.
     """
 
     sql: str
     former: Mapping[str, str] = field(default_factory=dict[str, str])
     skip_lacking: bool = False
     set_null: Sequence[str] = ()
+    key: Sequence[str] = ()
 
 
 @dataclass
@@ -111,15 +116,17 @@ def find_rows(
     store: ObjectStore,
     parts: Sequence[KeptPart],
     condition: Condition,
+    keys: pa.Table | None = None,
 ) -> Iterator[FoundRows]:
-    """The rows of each part of which the condition is true, in any schema under which the part is read.
+    """The rows of each part of which the condition is true, or that have one of the keys, in any schema under which the
+    part is read.
 
     Of each part the columns of the condition alone are read, deleted rows too, and its bytes are not compared with
     their SHA-256: who takes what is found reads the part whole, and does. Raises `InvalidInput` for a condition
     that cannot be evaluated, and for one that names a column which a version lacks, or by which files are named;
     `IntegrityError`.
     """
-    evaluations = _Evaluations(table, condition, [schema for part in parts for schema in part.schemas])
+    evaluations = _Evaluations(table, condition, [schema for part in parts for schema in part.schemas], keys)
     partition_columns = {column for part in parts for column in part.add.partition_values}
     if named := sorted(evaluations.columns & partition_columns):
         raise InvalidInput(
@@ -128,6 +135,22 @@ def find_rows(
         )
     with ThreadPoolExecutor(_READERS, thread_name_prefix="erase") as pool:
         yield from pool.map(partial(_found, evaluations, store), parts)
+
+
+def find_keys(
+    table: TableName, store: ObjectStore, parts: Sequence[KeptPart], condition: Condition
+) -> Iterator[pa.Table]:
+    """What rows of parts of which the condition is true have in the key columns; of rows with a null there, nothing.
+
+    Raises as `find_rows`.
+    """
+    schemas = [schema for part in parts for schema in part.schemas]
+    evaluations = _Evaluations(table, replace(condition, set_null=()), schemas)
+    for part in parts:
+        for schema in part.schemas:
+            rows = evaluations.of(store, part.add, schema)
+            if rows is not None and rows.any():
+                yield evaluations.read(store, part.add, schema, condition.key).filter(pa.array(rows)).drop_null()
 
 
 def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
@@ -140,38 +163,41 @@ def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> F
 class _Evaluations:
     """The condition in each schema that versions have."""
 
-    def __init__(self, table: TableName, condition: Condition, schemas: Iterable[StructType]) -> None:
+    def __init__(
+        self, table: TableName, condition: Condition, schemas: Iterable[StructType], keys: pa.Table | None = None
+    ) -> None:
         self._table = table
         self._condition = condition
+        self._keys = keys
         self._resolved: dict[str, ResolvedExpression | None] = {}
         distinct = {schema.json(): schema for schema in schemas}
         refusals: dict[str, InvalidInput] = {}
         for text, schema in distinct.items():
             try:
                 called = self._called(schema)[0]
-                self._resolved[text] = Names({_SIDE: called}).condition(self._meant(called))
+                self._resolved[text] = Names({_SIDE: called}).condition(condition.sql)
             except InvalidInput as error:
                 refusals[text] = error
         known = next((resolved for resolved in self._resolved.values()), None)
+        if known is None and condition.key:  # which alone says what is meant of this table
+            self._resolved, refusals = dict.fromkeys(distinct), {}
+        for schema in distinct.values():
+            if not condition.skip_lacking and (lacking := sorted({*condition.key} - {*self._called(schema)[0].names})):
+                raise self._lacks(lacking[0], schema)
         for text, error in refusals.items():
             columns = set(distinct[text].names) | {*condition.former}
             if known is None or not (lacking := sorted(known.of(_SIDE) - columns)):
                 raise error
             if not condition.skip_lacking:
-                raise InvalidInput(
-                    f"A kept version of {table} has no column {lacking[0]!r}, so nobody can tell which of its rows are"
-                    f" meant; its columns are {', '.join(map(repr, distinct[text].names))}. Nothing was erased. Say"
-                    f" what the column was called ({lacking[0]}=OLD_NAME), or that no row of such versions is meant."
-                ) from error
+                raise self._lacks(lacking[0], distinct[text]) from error
             self._resolved[text] = None
 
-    def _meant(self, schema: StructType) -> str:
-        """The condition; of columns that are set to null, that any of them holds something yet, too."""
-        columns = self._condition.set_null
-        if not columns:
-            return self._condition.sql
-        held = [f"`{name.replace('`', '``')}` IS NOT NULL" for name in columns if name in schema.names]
-        return f"({self._condition.sql}) AND ({' OR '.join(held) or 'false'})"
+    def _lacks(self, column: str, schema: StructType) -> InvalidInput:
+        return InvalidInput(
+            f"A kept version of {self._table} has no column {column!r}, so nobody can tell which of its rows are meant;"
+            f" its columns are {', '.join(map(repr, schema.names))}. Nothing was erased. Say what the column was called"
+            f" ({column}=OLD_NAME), or that no row of such versions is meant."
+        )
 
     def nulled(self, schema: StructType) -> Sequence[str]:
         """The columns that are set to null, as a schema calls them. Raises `InvalidInput` for one that is NOT NULL."""
@@ -186,20 +212,36 @@ class _Evaluations:
 
     @property
     def columns(self) -> Set[str]:
-        """The columns that the condition names, in any schema."""
+        """The columns that name rows, in any schema."""
         found = (resolved.of(_SIDE) for resolved in self._resolved.values() if resolved is not None)
-        return frozenset(chain.from_iterable(found))
+        return frozenset(chain(self._condition.key, *found))
 
     def of(self, store: ObjectStore, add: Add, schema: StructType) -> NDArray[np.bool_] | None:
-        """For each row of a part, deleted ones too, whether the condition is true; ``None`` where none is meant."""
-        resolved = self._resolved[schema.json()]
-        if resolved is None:
+        """For each row of a part, deleted ones too, whether it is meant, and has something yet in one of the columns
+        that are set to null; ``None`` where none is."""
+        resolved, names = self._resolved[schema.json()], self._called(schema)[0].names
+        named = resolved.of(_SIDE) if resolved is not None else frozenset[str]()
+        key = self._condition.key if self._keys is not None and {*self._condition.key} <= {*names} else ()
+        held = [name for name in self._condition.set_null if name in names]
+        if (resolved is None and not key) or (self._condition.set_null and not held):
             return None
-        columns = {name: self._called(schema)[1].get(name, name) for name in resolved.of(_SIDE)}
-        scan = scan_of(store, schema, [add], sorted({*columns.values()}) or schema.names[:1])
+        rows = self.read(store, add, schema, [*{*named, *key, *held}])
+        found = np.zeros(rows.num_rows, np.bool_)
+        if resolved is not None:
+            found |= is_true(table_of({stored(_SIDE, name): rows[name] for name in named}, rows.num_rows), resolved)
+        if key and self._keys is not None:
+            found |= has_values_of(rows.select(list(key)), self._keys)
+        if held:
+            found &= np.logical_or.reduce([rows[name].is_valid().to_numpy() for name in held])
+        return found
+
+    def read(self, store: ObjectStore, add: Add, schema: StructType, columns: Sequence[str]) -> pa.Table:
+        """Columns of a part, deleted rows too, called as the condition does."""
+        former = self._called(schema)[1]
+        old = [former.get(name, name) for name in columns]
+        scan = scan_of(store, schema, [add], sorted({*old}) or schema.names[:1])
         rows = read_table(replace(scan, files=tuple(replace(file, sha256=None) for file in scan.files)))
-        named = {stored(_SIDE, name): rows[old] for name, old in columns.items()}
-        return is_true(table_of(named, rows.num_rows), resolved)
+        return table_of({name: rows[before] for name, before in zip(columns, old, strict=True)}, rows.num_rows)
 
     def _called(self, schema: StructType) -> tuple[StructType, Mapping[str, str]]:
         """The schema with columns called as the condition does, and what these are called in it."""
