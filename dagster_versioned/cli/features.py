@@ -95,19 +95,18 @@ def delete(
     done = delete_some(everything=True)
     if apply:
         is_whole = 0 < done.rows == done.of
-        if (is_whole or done.purged) and not yes:
+        if (is_whole or done.versions) and not yes:
             _confirm(feature, done)
         done = delete_some(everything=yes or is_whole, dry_run=False)
     deleted = "deleted" if apply else "would be deleted"
-    if done.purged:
-        deleted += f"; {counted(len(done.purged), 'earlier version')} purged"
+    if hard:
+        deleted += f"; {counted(done.versions, 'version')} had any of them"
     session.show(
         {
             "feature": feature,
             "partition": partition,
             "applied": apply,
-            **members(done, "rows", "of", "version=version.metadata_sha"),
-            "purged": [each.metadata_sha or each.short for each in done.purged],
+            **members(done, "rows", "of", "version=version.metadata_sha", "versions"),
         },
         f"{feature}: {done.rows} of {counted(done.of, 'sample')} {deleted}",
         note=None if apply else "Nothing was deleted: this is a dry run. Do it with --apply.",
@@ -152,7 +151,7 @@ def copy(
 
 
 def _confirm(feature: str, planned: "DeletedSamples") -> None:
-    for_good = f", and {counted(len(planned.purged), 'version')} for good" if planned.purged else ""
+    for_good = f", and out of {counted(planned.versions, 'version')} for good" if planned.versions else ""
     confirm(
         f"{planned.rows} of {counted(planned.of, 'sample')} would be deleted{for_good}.",
         *(feature, "the feature's key"),

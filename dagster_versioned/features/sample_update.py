@@ -35,8 +35,7 @@ class SampleUpdate(OwnWrite):
     With ``gone=None`` the frame is all that there is: whatever is stored goes, columns that the frame lacks with it.
 
     ``base`` is the ``metadata_sha`` of the head that all this was computed from, ``None`` where there was none.
-    ``custom`` becomes part of the version's identity, beside what `TableOptions` says. ``rewrite`` has all files
-    written anew, so that no file of the version has a row that is no row of it. Raises `InvalidInput`.
+    ``custom`` becomes part of the version's identity, beside what `TableOptions` says. Raises `InvalidInput`.
     """
 
     frame: Any
@@ -45,7 +44,6 @@ class SampleUpdate(OwnWrite):
     ids: tuple[str, ...]
     base: str | None
     custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    rewrite: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ids", "on"):
@@ -154,7 +152,7 @@ class _Update(Addition):
             "ids",
             update.on,
             update.gone,
-            rewrite=retyped or update.rewrite,
+            rewrite=retyped,
             given=given,
             personal=self._options.hidden_columns,
         )

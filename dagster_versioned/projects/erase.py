@@ -31,7 +31,7 @@ from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import is_data_key
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parts import objects_of
+from dagster_versioned.tables.parts import objects_of, parts_of
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.rename import ended_logs, former_files
 from dagster_versioned.tables.table import VersionedTable, open_table
@@ -53,7 +53,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ErasedTable:
     """What is, or would be, erased from one table: ``rows`` (or columns of them) in ``parts``, and how many versions
-    had any of them.
+    had any of them; ``current_rows`` of the current versions.
 
     ``unclaimed`` counts files that no version needs, in which nobody looked.
     """
@@ -64,6 +64,7 @@ class ErasedTable:
     versions: int
     size_bytes: int
     unclaimed: int
+    current_rows: int
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,7 @@ class _TableSearch:
 
     def report(self, collector: Collector) -> ErasedTable:
         """What that is, in words of users."""
+        current = {add.identity for add in parts_of(self.state.snapshot)}
         known = collector.needed()
         files = (
             info.key for info in self.table.store.list() if info.key.startswith("_staging/") or is_data_key(info.key)
@@ -239,6 +241,7 @@ class _TableSearch:
             versions=len(self.versions),
             size_bytes=sum(each.part.add.size for each in self.rows),
             unclaimed=sum(key.endswith(".parquet") and key not in known for key in files),
+            current_rows=sum(each.rows_of(self.table.store, current) for each in self.rows),
         )
 
 
@@ -466,4 +469,5 @@ def _together(first: ErasedTable, later: ErasedTable) -> ErasedTable:
         first.versions + later.versions,
         first.size_bytes + later.size_bytes,
         later.unclaimed,
+        first.current_rows + later.current_rows,
     )

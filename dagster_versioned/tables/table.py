@@ -649,16 +649,14 @@ class VersionedTable:
         why: str,
         dry_run: bool = True,
         by: str | None = None,
-        keep_shared: bool = False,
     ) -> CollectionReport:
-        """Delete the bytes of named versions now (legal erasure), and record the gap with ``why``.
+        """Delete the bytes of named versions now, and record the gap with ``why``; `Project.erase` takes rows alone.
 
         The files of data go. What stays: the smallest and largest value of each of the first 32 columns (text: up to
         32 characters) in the log and its checkpoints, messages and custom metadata in the history, and previews in
         Dagster's event log.
 
-        Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares, which stay where
-        ``keep_shared`` says so.
+        Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
         """
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
@@ -669,7 +667,6 @@ class VersionedTable:
             chosen,
             by or self.project.author,
             why,
-            keep_shared=keep_shared,
             former=lambda: self._former_files(timedelta(0)),
         )
         return plan.preview() if dry_run else plan.apply()

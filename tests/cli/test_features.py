@@ -56,7 +56,7 @@ def test_samples_are_deleted_by_a_condition(cli, project, features):
     assert outcome.out == "words: 2 of 3 samples deleted\n"
     assert ids(project) == [3]
     document = cli.json("feature", "delete", "words", "--where", "id > 99", "--apply")
-    assert (document["applied"], document["rows"], document["of"], document["purged"]) == (True, 0, 1, [])
+    assert (document["applied"], document["rows"], document["of"], document["versions"]) == (True, 0, 1, 0)
     assert "no column 'x'" in cli("feature", "delete", "words", "--where", "x = 1", ok=ExitCode.INVALID).err
 
 
@@ -79,10 +79,11 @@ def test_for_good_asks_and_needs_a_reason(cli, project, features):
     first = project.table("words").version().metadata_sha
     command = ("feature", "delete", "words", "--where", "id = 1", "--hard")
     assert "needs a reason" in cli(*command, ok=ExitCode.INVALID).err
-    assert "1 version for good" in cli(*command, "--why", "12", "--apply", stdin="\n", ok=ExitCode.INVALID).err
+    assert "out of 1 version for good" in cli(*command, "--why", "12", "--apply", stdin="\n", ok=ExitCode.INVALID).err
     assert ids(project) == [1, 2, 3]
     document = cli.json(*command, "--why", "12", "--apply", "--yes")
-    assert (document["purged"], ids(project)) == ([first], [2, 3])
+    assert (document["versions"], ids(project)) == (1, [2, 3])
+    assert project.table("words").read(first)["id"].to_pylist() == [2, 3]
 
 
 def test_samples_are_copied_to_another_project(cli, project, features, tmp_path):

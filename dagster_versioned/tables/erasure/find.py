@@ -1,6 +1,6 @@
 """Which rows of which parts a condition names, in every version of a table that is kept."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
@@ -22,7 +23,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.erased_parts import ErasedParts, Identity, VersionKey
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parts import LiveParts
+from dagster_versioned.tables.parts import LiveParts, vector_sha_of
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
 
@@ -39,7 +40,8 @@ class Condition:
     stay, and lose what they have in these columns.
 
     With a ``key``, what a row of any of the tables has in these columns names rows of all of them: every row with the
-    same is meant, whatever else it says, and in tables that have no column of the condition, too.
+    same is meant, whatever else it says, and in tables that have no column of the condition, too. With a ``partition``
+    the condition is one on the rows of this partition of Dagster's alone.
     """
 
     sql: str
@@ -47,6 +49,11 @@ class Condition:
     skip_lacking: bool = False
     set_null: Sequence[str] = ()
     key: Sequence[str] = ()
+    partition: str | None = None
+
+    def is_of(self, part: "KeptPart") -> bool:
+        """Whether it may be true of rows of a part."""
+        return self.partition is None or part.partition in (None, self.partition)
 
 
 @dataclass
@@ -78,6 +85,18 @@ class FoundRows:
     def gone(self) -> NDArray[np.bool_]:
         """The rows that are not in what stands for the part."""
         return np.zeros_like(self.found) if self.nulled else self.found
+
+    def rows_of(self, store: ObjectStore, adds: Container[Identity]) -> int:
+        """How many of them these have, with the rows that are deleted from the part there."""
+        count = 0
+        for identity, add in self.part.variants.items():
+            if identity in adds:
+                vector = add.deletion_vector
+                deleted = (
+                    () if vector is None else deleted_rows(store, vector, len(self.found), add.key, vector_sha_of(add))
+                )
+                count += int(self.found.sum() - self.found[np.asarray(deleted, np.int64)].sum())
+        return count
 
 
 def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Sequence[KeptPart]:
@@ -148,13 +167,13 @@ def find_keys(
     evaluations = _Evaluations(table, replace(condition, set_null=()), schemas)
     for part in parts:
         for schema in part.schemas:
-            rows = evaluations.of(store, part.add, schema)
+            rows = evaluations.of(store, part, schema)
             if rows is not None and rows.any():
                 yield evaluations.read(store, part.add, schema, condition.key).filter(pa.array(rows)).drop_null()
 
 
 def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
-    found = (evaluations.of(store, part.add, schema) for schema in part.schemas)
+    found = (evaluations.of(store, part, schema) for schema in part.schemas)
     rows = [each for each in found if each is not None]
     found_rows = np.logical_or.reduce(rows) if rows else np.zeros(1, np.bool_)
     return FoundRows(part, found_rows, evaluations.nulled(part.schemas[0]))
@@ -216,16 +235,17 @@ class _Evaluations:
         found = (resolved.of(_SIDE) for resolved in self._resolved.values() if resolved is not None)
         return frozenset(chain(self._condition.key, *found))
 
-    def of(self, store: ObjectStore, add: Add, schema: StructType) -> NDArray[np.bool_] | None:
+    def of(self, store: ObjectStore, part: KeptPart, schema: StructType) -> NDArray[np.bool_] | None:
         """For each row of a part, deleted ones too, whether it is meant, and has something yet in one of the columns
         that are set to null; ``None`` where none is."""
-        resolved, names = self._resolved[schema.json()], self._called(schema)[0].names
+        resolved = self._resolved[schema.json()] if self._condition.is_of(part) else None
+        names = self._called(schema)[0].names
         named = resolved.of(_SIDE) if resolved is not None else frozenset[str]()
         key = self._condition.key if self._keys is not None and {*self._condition.key} <= {*names} else ()
         held = [name for name in self._condition.set_null if name in names]
         if (resolved is None and not key) or (self._condition.set_null and not held):
             return None
-        rows = self.read(store, add, schema, [*{*named, *key, *held}])
+        rows = self.read(store, part.add, schema, [*{*named, *key, *held}])
         found = np.zeros(rows.num_rows, np.bool_)
         if resolved is not None:
             found |= is_true(table_of({stored(_SIDE, name): rows[name] for name in named}, rows.num_rows), resolved)

@@ -309,13 +309,12 @@ class Collector:
         by: str | None,
         why: str,
         *,
-        keep_shared: bool,
         former: Callable[[], Sequence[ObjectInfo]],
     ) -> CollectionPlan:
         """Delete the bytes of these versions, wherever they are in the history, now, and record the gap.
 
-        Raises `InvalidInput` where a version that stays needs the same bytes (``keep_shared``: then they stay), an
-        environment has a copy of them, or one is pinned or a head. Versions that are gone already lose what an earlier
+        Raises `InvalidInput` where a version that stays needs the same bytes, an environment has a copy of them, or one
+        is pinned or a head. Versions that are gone already lose what an earlier
         collection of them left behind. Copies of the bytes in staging folders go too, and unfinished writes that may
         hold them (`_may_hold`): nobody can look into those.
         """
@@ -331,7 +330,7 @@ class Collector:
 
         def mark(state: TableState) -> Marked:
             chosen = [v for v in state.history.versions if (v.log_version, v.partition) in wanted]
-            return self._purged(state, chosen, keep_shared)
+            return self._purged(state, chosen)
 
         def loose() -> Loose:
             erased = self._erased(wanted)
@@ -616,14 +615,14 @@ class Collector:
         remote = (path for path in paths if named_sha(path) is None and self._store.local_path(path) is None)
         forget_unhashed(self._store, remote)
 
-    def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> Marked:
+    def _purged(self, state: TableState, chosen: Sequence[Version]) -> Marked:
         staying = [version for version in chosen if version.gone is None]
         self.refuse_protected(staying)
         _refuse_heads(state, staying)
         claims, history, leaving = self._claims(state), state.history.versions, set(staying)
         others = [version for version in history if version.gone is None and version not in leaving]
         wanted, kept = claims.of(staying), claims.of(others)
-        if wanted & kept and not keep_shared:
+        if wanted & kept:
             raise _shared(claims.among(wanted), others, wanted)
         # They tell how rows were, so they go, whichever version they belong to.
         wanted = (wanted - kept) | claims.changes.telling_of(staying, history).keys()
