@@ -417,10 +417,10 @@ class _Erasing:
             return Redaction.of(state, self.project.erasures.of(state.snapshot), self.collectors[table].needed())
 
         redact_log(table.operations, redaction)
-        for name, ended in ended_logs(self.project, table.state).items():
+        gone = redaction(table.state)
+        for name, ended in ended_logs(self.project, table.state).items() if gone.keys or gone.versions else ():
             store = self.project.data.subfolder(name)
-            if entries := redacted_entries(store, ended.log_version, redaction(table.state)):
-                put_entries(store, entries)
+            put_entries(store, redacted_entries(store, ended.log_version, gone))
 
 
 def computed_from(project: ProjectContext, names: Sequence[str]) -> tuple[str, ...]:

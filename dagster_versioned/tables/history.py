@@ -19,7 +19,7 @@ import orjson
 
 from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log.commits import Commit, commit_key
-from dagster_versioned.delta.log.redaction import outline_sha256
+from dagster_versioned.delta.log.redaction import OWN, OWN_DOMAIN, outline_sha256, repeats_members
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix, TagName
@@ -27,7 +27,7 @@ from dagster_versioned.identity.version import Facts, Identity, VersionEntry, ha
 from dagster_versioned.process_state import PROCESS
 from dagster_versioned.storage.keys import is_key
 
-MEMBER = "dagsterVersioned"
+MEMBER = OWN
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
 
 OUTLINE = "prev_outline"
@@ -41,7 +41,7 @@ _NOT_DATA = frozenset({"_delta_log", ".metadata", "_staging", "blocks", "refs", 
 _SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-VERSION_DOMAIN = "dagster_versioned.version"
+VERSION_DOMAIN = OWN_DOMAIN
 """The metadata domain that keeps the head in checkpoints; that of a partition with ``/{key}``."""
 
 RECENT_COMMITS = 100
@@ -426,6 +426,11 @@ class CommitRecord:
     @classmethod
     def of(cls, commit: Commit, again: CommitSource | None = None) -> Self:
         """The record of a parsed commit."""
+        if commit.is_redacted and repeats_members(commit.data):
+            raise LogCorrupt(
+                f"{commit_key(commit.version)} says that it was redacted, and has a member twice. Nothing was read."
+                " Restore the file from a copy."
+            )
         info = commit.commit_info or {}
         own = info.get(MEMBER)
         return cls(

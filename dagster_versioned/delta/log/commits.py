@@ -71,6 +71,11 @@ def commit_key(version: int) -> str:
     return f"{LOG_FOLDER}{version:020d}.json"
 
 
+def is_commit(key: str) -> bool:
+    """Whether a commit is stored by this key."""
+    return _COMMIT.fullmatch(key) is not None
+
+
 def checksum_key(version: int) -> str:
     """Where the checksum of ``version`` is stored, if it has one."""
     return f"{LOG_FOLDER}{version:020d}.crc"

@@ -20,12 +20,12 @@ from dagster_versioned.delta.log.commits import (
     commit_key,
     file_time_ms,
     in_parallel,
-    log_files,
+    is_commit,
     parse_commit,
 )
-from dagster_versioned.delta.log.redaction import claim, hide_digest, redacted_lines
+from dagster_versioned.delta.log.redaction import Choice, claim, outline, redacted_lines, repeats_members
 from dagster_versioned.delta.paths import decode_path
-from dagster_versioned.errors import CommitConflict, PreconditionFailed
+from dagster_versioned.errors import CommitConflict, IntegrityError, PreconditionFailed
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import LEFT_KEY
 from dagster_versioned.tables.erased_parts import ErasedParts, VersionKey
@@ -81,8 +81,11 @@ def redact_log(operations: TableOperations, redaction: Callable[[TableState], Re
     if not entries and not _is_open(operations.existing_state()):
         return
     put_entries(operations.store, entries)
-    operations.publisher.rebuild(operations.cache)
     operations.change(lambda state, _: _draft(state, {}, done=True) if state and _is_open(state) else None)
+    # Again, for who looked whether anybody redacts before that was said, and put a checkpoint of what the log was; who
+    # puts one later, sees it.
+    delete_derived(operations.store)
+    operations.publisher.rebuild(operations.cache)
 
 
 def redacted_entries(store: ObjectStore, last: int, redaction: Redaction) -> Sequence[RedactedEntry]:
@@ -101,9 +104,13 @@ def redacted_entries(store: ObjectStore, last: int, redaction: Redaction) -> Seq
 def put_entries(store: ObjectStore, entries: Sequence[RedactedEntry]) -> None:
     """Put redacted entries in the place of what they were, and delete all else of the log, whoever put it there."""
     in_parallel(partial(_put, store), entries)
-    commits = {file.key for file in log_files(store) if file.kind == "commit"}
+    delete_derived(store)
+
+
+def delete_derived(store: ObjectStore) -> None:
+    """Delete what is beside the commits of a log, whoever put it there."""
     store.delete([LAST_CHECKPOINT_KEY])  # first, for it names what goes
-    store.delete([info.key for info in store.list(LOG_FOLDER) if info.key not in commits | {LEFT_KEY}])
+    store.delete([info.key for info in store.list(LOG_FOLDER) if not is_commit(info.key) and info.key != LEFT_KEY])
 
 
 def _draft(state: TableState, entries: Mapping[str, str], *, done: bool) -> CommitDraft:
@@ -121,11 +128,19 @@ def _is_open(state: TableState) -> bool:
 
 def redacted(data: bytes, redaction: Redaction, log_version: int, timestamp_ms: int) -> bytes:
     """An entry without what it is to tell no more, which says what it was; as it is where it tells nothing."""
-    told = b"\n".join(redacted_lines(data, lambda path: decode_path(path) in redaction.keys))
     commit = parse_commit(log_version, data, timestamp_ms)
-    for digest in _digests(commit.commit_info or {}, redaction.versions, log_version):
-        told = hide_digest(told, digest)
-    return data if told == data else claim(told, commit.sha256, commit.timestamp_ms)
+    digests = {*_digests(commit.commit_info or {}, redaction.versions, log_version)}
+    told = redacted_lines(data, Choice(lambda path: decode_path(path) in redaction.keys, digests.__contains__))
+    if told == data:
+        return data
+    made = claim(told, commit.sha256, commit.timestamp_ms)
+    if outline(made) != outline(data) or repeats_members(made):
+        raise IntegrityError(
+            f"What {commit_key(log_version)} tells of erased rows cannot be taken out of it without a loss of what else it"
+            " says: no writer is known that writes so. The rows are erased from every file, and the log was not changed."
+            " Report this, with the entry."
+        )
+    return made
 
 
 def _digests(info: Mapping[str, Any], versions: Set[VersionKey], log_version: int) -> Iterator[str]:
