@@ -1,14 +1,15 @@
 """Is the history still the one that was written? Every commit of it, against Dagster's own event log too."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, URI_KEY
+from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, OUTLINE_KEY, URI_KEY
 from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, table_text
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.tables.history import History
+from dagster_versioned.tables.verify import unlike_witnesses
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class ChainValidity(VersionCheck):
     def judge(self, checked: CheckedHeads) -> Verdict:
         state, _ = checked.table.replay()
         seen = self._seen(checked)
-        found = [*_links(state.history), *_witnessed(state.history, seen), *_identities(state.history)]
+        witnessed = ((f"@{at}", problem) for at, problem in unlike_witnesses(state.history, seen))
+        found = [*_links(state.history), *witnessed, *_identities(state.history)]
         metadata = {"commits": len(state.history.records), "witnessed_commits": len(seen)}
         if not found:
             return Verdict(
@@ -44,15 +46,16 @@ class ChainValidity(VersionCheck):
         )
 
     def _seen(self, checked: CheckedHeads) -> dict[int, str]:
-        """SHA-256 of commits by log version, from the asset's materializations."""
+        """What the asset's materializations say of commits, by log version, as `unlike_witnesses` takes it."""
         if not self.witnesses:
             return {}
         records = checked.context.instance.fetch_materializations(checked.asset_key, limit=self.witnesses).records
         seen: dict[int, str] = {}
         for event in (record.asset_materialization for record in records):
-            match [_value(event, key) for key in (URI_KEY, LOG_VERSION_KEY, COMMIT_KEY)]:
-                case [checked.table.store.uri, int(log_version), str(sha)]:
-                    seen.setdefault(log_version, sha)
+            match [_value(event, key) for key in (URI_KEY, LOG_VERSION_KEY, COMMIT_KEY, OUTLINE_KEY)]:
+                case [checked.table.store.uri, int(log_version), str(sha), outline]:
+                    known = f"{sha}:{outline}" if isinstance(outline, str) else sha
+                    seen[log_version] = max(seen.get(log_version, ""), known, key=len)
                 case _:
                     pass
         return seen
@@ -68,15 +71,6 @@ def _links(history: History) -> Iterator[tuple[str, str]]:
         if record.info is not None and record.info.get("prev") != expected:
             recorded = str(record.info.get("prev"))[:12]
             yield f"@{record.log_version}", f"it links to {recorded}…, the commit before has {str(expected)[:12]}…"
-
-
-def _witnessed(history: History, seen: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    for log_version, sha in sorted(seen.items()):
-        if log_version > history.log_version:
-            yield f"@{log_version}", "Dagster's event log saw this commit, but the log ends before it"
-        elif history.records[log_version].sha256 != sha:
-            found = history.records[log_version].sha256[:12]
-            yield f"@{log_version}", f"Dagster's event log saw {sha[:12]}…, the log holds {found}…"
 
 
 def _identities(history: History) -> Iterator[tuple[str, str]]:

@@ -188,7 +188,8 @@ def verify(
         option(
             "--witness",
             "LOG_VERSION=SHA256",
-            "A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
+            "A commit's SHA-256 as noted elsewhere (show --json: commit_sha256), after a colon that of its outline; of"
+            " one table, repeatable.",
         ),
     ] = None,
     trust: Trust = None,
@@ -504,10 +505,18 @@ def verification_document(
 
 
 def _witness(text: str) -> tuple[int, str]:
-    log_version, _, sha = text.removeprefix("@").partition("=")
-    if not (log_version.isdecimal() and len(sha) == 64 and set(sha.lower()) <= set("0123456789abcdef")):
-        raise InvalidInput(f"--witness {text!a:.100} is not LOG_VERSION=SHA256 (64 hex). Nothing was read.")
-    return int(log_version), sha.lower()
+    log_version, _, seen = text.removeprefix("@").partition("=")
+    hashes = seen.lower().split(":")
+    if not (log_version.isdecimal() and len(hashes) <= 2 and all(map(_is_sha, hashes))):
+        raise InvalidInput(
+            f"--witness {text!a:.200} is not LOG_VERSION=SHA256 or LOG_VERSION=SHA256:OUTLINE (64 hex)."
+            " Nothing was read."
+        )
+    return int(log_version), ":".join(hashes)
+
+
+def _is_sha(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def _column_names(columns: list[str] | None) -> list[str] | None:

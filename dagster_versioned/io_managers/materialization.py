@@ -10,7 +10,13 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
+from dagster_versioned.assets.graph.materialization_keys import (
+    COMMIT_KEY,
+    LOG_VERSION_KEY,
+    METADATA_SHA_KEY,
+    OUTLINE_KEY,
+    URI_KEY,
+)
 from dagster_versioned.delta.schema.types import parse_schema, sql_text
 from dagster_versioned.engines.comparison import HIDDEN
 from dagster_versioned.errors import VersionedError
@@ -101,8 +107,9 @@ def version_metadata(
     Who reports many versions gives the versions ``before`` them, by partition, which `History.before` finds at once.
 
     ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
-    of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history
-    that lies outside of the table's store (`VersionedTable.verify`, ``witnesses``). ``size_bytes`` is a float, because
+    of the bytes of the commit that holds the version, ``commit_outline`` of what no redaction changes of it: with them,
+    Dagster's event log is a witness to the table's history that lies outside of the table's store
+    (`VersionedTable.verify`, ``witnesses``). ``size_bytes`` is a float, because
     an integer in Dagster's GraphQL has 32 bits. What cannot be read is left out and noted in ``omissions``.
     """
     omissions = omissions if omissions is not None else Omissions()
@@ -133,6 +140,8 @@ def version_metadata(
                 shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(text)
         with omissions.leave_out("the SHA-256 of the commit"):
             shown[COMMIT_KEY] = history.record(version.log_version).sha256
+            if (outline := table.last_state.outline_of(version.log_version)) is not None:
+                shown[OUTLINE_KEY] = outline
     if preview_rows:
         with omissions.leave_out("a preview of the rows"):
             if (preview := _preview(table, version, preview_rows)) is not None:

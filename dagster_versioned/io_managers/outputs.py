@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_versioned.assets.asset_code import stated_code_version
-from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY
+from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, OUTLINE_KEY
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.parked import Publish, draft_metadata, parked_text, refuse_early_conditions
 from dagster_versioned.assets.reuse.reuse_step import KeptOutput
@@ -207,7 +207,9 @@ class _Report:
                 rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
                 metadata = version_metadata(table, history, result, rows, self.omissions, before)
                 if draft is not None:  # it is in no log yet
-                    metadata = {k: v for k, v in metadata.items() if k not in (COMMIT_KEY, LOG_VERSION_KEY)}
+                    metadata = {
+                        k: v for k, v in metadata.items() if k not in (COMMIT_KEY, LOG_VERSION_KEY, OUTLINE_KEY)
+                    }
                     metadata |= draft_metadata(draft)
                 if len(results) == 1 or self.step is not None:
                     self._show(metadata, result.version.partition if len(results) > 1 else None)

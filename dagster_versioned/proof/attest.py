@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
+from dagster_versioned.identity.reference import LogVersion, parse_reference
 from dagster_versioned.projects.project import Project
 from dagster_versioned.proof.envelope import MAX_BYTES, Envelope
 from dagster_versioned.proof.keys import Signer, open_signer
@@ -62,6 +63,8 @@ def attest(
     project: Project, table: str, version: VersionLike = None, *, signer: Signer, partition: str | None = None
 ) -> str:
     """Sign that a version was made as its log says; all versions of its commit with it. Returns the document's key.
+
+    By its log version a commit is signed that makes none, too, such as one that says what was redacted.
 
     The table is followed to the name and place that it has. Raises `VersionNotFound`, `InvalidInput` for a commit of
     another program, and for one that an environment began with, `StorageError`.
@@ -132,10 +135,21 @@ def _commit_of(
     project: Project, table: str, version: VersionLike, partition: str | None
 ) -> tuple[ObjectStore, Place, CommitRecord]:
     opened = project.table(table)
-    log_version = named_version(opened, version, partition).log_version
+    log_version = _without_versions(opened, version)
+    if log_version is None:
+        log_version = named_version(opened, version, partition).log_version
     record = opened.state.history.record(log_version)
     place = Place.of(project, opened.name, log_version)
     return store_of(project, table, log_version), place, record
+
+
+def _without_versions(table: VersionedTable, version: VersionLike) -> int | None:
+    """The log version that is meant, if it is that of a commit of ours that makes no version."""
+    reference = None if isinstance(version, Version) else parse_reference(version)
+    if not isinstance(reference, LogVersion) or not 0 <= reference.number <= table.state.log_version:
+        return None
+    record = table.state.history.record(reference.number)
+    return None if record.is_foreign or record.stored else reference.number
 
 
 def _has_signed(signer: Signer, store: ObjectStore, place: Place, record: CommitRecord) -> bool:

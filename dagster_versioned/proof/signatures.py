@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 from dagster_versioned.errors import GovernanceError, IntegrityError, InvalidInput, VersionedError
@@ -23,7 +24,7 @@ from dagster_versioned.proof.statement import (
 )
 from dagster_versioned.tables.attestations import list_attestations
 from dagster_versioned.tables.documents.export import read_export
-from dagster_versioned.tables.history import CommitRecord, History, Version
+from dagster_versioned.tables.history import REDACTION, CommitRecord, History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.table_record import TableRecord
 
@@ -151,7 +152,7 @@ def missing_approvals(
     record = opened.state.history.record(version.log_version)
     found, now = _Attestations(project, opened), datetime.now(UTC)
     places, heard = found.places(record), list(found.of(record))
-    if not _is_signed(heard, places[0], record, keys):
+    if not found.is_as_signed(record, keys) or not _is_signed(heard, places[0], record, keys):
         return "no trusted key has signed it, so whose it is, and who may not approve of it, is not known"
     approvals = [
         (until, sha, envelope)
@@ -199,6 +200,31 @@ class _Attestations:
             if envelope.sha == sha:
                 yield sha, envelope
 
+    @cached_property
+    def _redactions(self) -> dict[int, CommitRecord]:
+        """By log version, the last commit that says of one before it that it is redacted."""
+        said = ((record, record.member(REDACTION)) for record in self.history.records)
+        return {
+            int(at): record
+            for record, redaction in said
+            if redaction is not None
+            for at in redaction["entries"]
+            if at.isdecimal() and int(at) < record.log_version
+        }
+
+    def redacted_by(self, record: CommitRecord) -> CommitRecord | None:
+        """The commit on whose word one is redacted; itself, where no later one says so."""
+        by = self._redactions.get(record.log_version)
+        return record if by is None and record.redacted_outline is not None else by
+
+    def is_as_signed(self, record: CommitRecord, keys: TrustedKeys) -> bool:
+        """Whether a commit is what was signed of it: as it was, or redacted by one that a trusted key has signed.
+
+        A redacted one has the name that it had, which whoever writes to the store can claim of other bytes.
+        """
+        by = self.redacted_by(record)
+        return by is None or (by is not record and _is_signed_here(by, self, keys))
+
     def once(self, log_version: int, look: Callable[[], bool]) -> bool:
         """What looking at a commit gives, or gave."""
         if log_version not in self._signed_here:
@@ -233,7 +259,11 @@ def _is_provenance(statement: Mapping[str, object], place: Place, record: Commit
 def _is_signed_here(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> bool:
     """Whether a trusted key has signed a commit for the very place that it is at; asked once of each."""
     place = found.places(record)[0]
-    return found.once(record.log_version, lambda: _is_signed(found.of(record), place, record, keys))
+
+    def look() -> bool:
+        return found.is_as_signed(record, keys) and _is_signed(found.of(record), place, record, keys)
+
+    return found.once(record.log_version, look)
 
 
 def _is_signed(heard: "Iterable[_Heard]", place: Place, record: CommitRecord, keys: TrustedKeys) -> bool:
@@ -254,6 +284,11 @@ def _authors(
 
 
 def _judge(record: CommitRecord, found: _Attestations, keys: TrustedKeys) -> CommitSignatures:
+    if not found.is_as_signed(record, keys):
+        by = found.redacted_by(record)
+        assert by is not None  # or nothing would have been redacted
+        who = "as no later commit says" if by is record else f"by @{by.log_version}, which no trusted key has signed"
+        return CommitSignatures(record.log_version, "other", (), f"it was redacted since, {who}")
     judgement = _Judgement(record, found, keys)
     for sha, envelope in judgement.envelopes:
         judgement.hear(sha, envelope)

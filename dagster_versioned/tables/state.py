@@ -16,6 +16,7 @@ from dagster_versioned.delta.log.commits import (
     list_log,
     read_log,
 )
+from dagster_versioned.delta.log.redaction import outline_sha256
 from dagster_versioned.delta.log.snapshot import Snapshot, load_later, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.process_state import PROCESS
@@ -48,6 +49,10 @@ class TableState:
     def log_version(self) -> int:
         """The log version both are at."""
         return self.snapshot.version
+
+    def outline_of(self, log_version: int) -> str | None:
+        """The SHA-256 of what no redaction changes of a commit, if that is the last one, and its bytes are known."""
+        return None if self.newest is None or log_version != self.log_version else outline_sha256(self.newest)
 
     @property
     def is_small(self) -> bool:

@@ -599,8 +599,9 @@ class VersionedTable:
         Parts by size and SHA-256 of their bytes, every identity by its ``metadata_sha`` and ``data_sha``, the log by
         its hash chain, derived documents (checkpoints too) by what the commits imply, which are replayed from the
         first. The chain cannot see a log that was cut at its end:
-        ``witnesses`` (log version -> SHA-256 of that commit, from the Dagster event log or a git mirror) can. Nothing
-        remembered is trusted: the log is read again. Whatever cannot be read is a finding, not an error.
+        ``witnesses`` (log version -> SHA-256 of that commit, from the Dagster event log or a git mirror) can; with that
+        of its outline after a colon they show what became of it in a redaction, too. Nothing remembered is trusted:
+        the log is read again. Whatever cannot be read is a finding, not an error.
 
         Raises `TableNotFound`, and `InvalidInput` for what is no reference.
         """

@@ -132,7 +132,7 @@ def verify_table(
     except VersionedError as error:
         return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
     whole = reference is None and partition is None
-    findings = list(_chain(commits, witnesses))
+    findings = list(_chain(commits, state.history, witnesses))
     versions, gaps, unknown = _verified_versions(table, state, reference, partition)
     wrong, parts = _identities(commits, versions, table.project.erasures, state)
     # A head that is derived from an altered identity looks like a right one; the identity is the finding.
@@ -243,7 +243,7 @@ def _unbound(commits: Sequence[Commit]) -> Iterator[str]:
             yield f"@{commit.version}: redacted, and what else it was is on the word of who redacted it"
 
 
-def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
+def _chain(commits: Sequence[Commit], history: History, witnesses: Mapping[int, str]) -> Iterator[Finding]:
     """Every commit's link to the one before, what the witnesses say, and that redacted ones are as a later one says."""
     yield from _redactions(commits)
     for before, commit in zip([None, *commits], commits, strict=False):
@@ -255,14 +255,33 @@ def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[
         if recorded != expected:
             problem = f"it links to {str(recorded)[:12]}…, but the commit before has the SHA-256 {str(expected)[:12]}…"
             yield Finding("chain", f"@{commit.version}", problem)
-    by_version = {commit.version: commit for commit in commits}
-    for version, sha in sorted(witnesses.items()):
-        found = by_version.get(version)
-        if found is None:
-            yield Finding("chain", f"@{version}", "a witness saw this commit, but the log ends before it")
-        elif found.sha256 != sha:
-            problem = f"a witness saw {sha[:12]}…, the log holds {found.sha256[:12]}…"
-            yield Finding("chain", f"@{version}", problem)
+    for at, problem in unlike_witnesses(history, witnesses):
+        yield Finding("chain", f"@{at}", problem)
+
+
+def unlike_witnesses(history: History, witnesses: Mapping[int, str]) -> Iterator[tuple[int, str]]:
+    """The commits that are not what witnesses saw, and how: by log version, of the SHA-256 of a commit, and of its
+    outline after a colon where that is known.
+
+    A redacted commit has the name that it had, which proves nothing by itself: it is what a witness saw if its outline
+    is, or if a witness saw a later commit, which is as it was and so binds what a redaction may not change before it.
+    """
+    records = history.records
+    known = {at: seen.partition(":")[::2] for at, seen in sorted(witnesses.items())}
+    as_seen = (at for at, (sha, _) in known.items() if at < len(records) and records[at].sha256 == sha)
+    last = max((at for at in as_seen if records[at].redacted_outline is None), default=-1)
+    for at, (sha, outline) in known.items():
+        if at >= len(records):
+            yield at, "a witness saw this commit, but the log ends before it"
+        elif records[at].sha256 != sha:
+            yield at, f"a witness saw {sha[:12]}…, the log holds {records[at].sha256[:12]}…"
+        elif (now := records[at].redacted_outline) is None:
+            continue
+        elif outline and now != outline:
+            yield at, "it was redacted since a witness saw it, and lost more than an erasure takes out of a log"
+        elif not outline and at > last:
+            problem = "it was redacted since a witness saw it, and none has seen a later commit yet, so that it lost"
+            yield at, f"{problem} nothing else is on the word of who redacted it"
 
 
 def _identities(

@@ -136,9 +136,9 @@ def redacted(data: bytes, redaction: Redaction, log_version: int, timestamp_ms: 
     made = claim(told, commit.sha256, commit.timestamp_ms)
     if outline(made) != outline(data) or repeats_members(made):
         raise IntegrityError(
-            f"What {commit_key(log_version)} tells of erased rows cannot be taken out of it without a loss of what else it"
-            " says: no writer is known that writes so. The rows are erased from every file, and the log was not changed."
-            " Report this, with the entry."
+            f"What {commit_key(log_version)} tells of erased rows cannot be taken out of it without a loss of what else"
+            " it says: no writer is known that writes so. The rows are erased from every file, and the log was not"
+            " changed. Report this, with the entry."
         )
     return made
 
