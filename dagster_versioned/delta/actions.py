@@ -506,7 +506,7 @@ def parse_line(line: bytes, where: str) -> Action | None:
     Stray text behind the action is passed over, as the reference does, unless another action may be in it.
     """
     try:
-        value = orjson.loads(_without_rest(line))
+        value = orjson.loads(without_rest(line))
     except orjson.JSONDecodeError as error:
         raise LogCorrupt(f"{where}: not JSON ({error}). Nothing was read; restore the file from a copy.") from error
     if not isinstance(value, dict):
@@ -514,7 +514,7 @@ def parse_line(line: bytes, where: str) -> Action | None:
     return parse_action(cast("dict[str, object]", value), where)
 
 
-def _without_rest(line: bytes) -> bytes:
+def without_rest(line: bytes) -> bytes:
     """The line, cut off behind its last brace where what follows holds neither a quote nor a bracket."""
     end = line.rfind(b"}") + 1
     return line[:end] if 0 < end < len(line) and not _STRUCTURE.search(line, end) else line

@@ -25,6 +25,7 @@ from dagster_versioned.proof.attest import CommitSigner, attest
 from dagster_versioned.proof.audit import VERIFIER, write_bundle
 from dagster_versioned.proof.envelope import Envelope
 from dagster_versioned.proof.keys import PrivateKey
+from dagster_versioned.proof.signatures import TrustedKeys, check_signatures, missing_approvals
 from support.crashes import foreign
 
 KEY, STRANGER = PrivateKey.generate(), PrivateKey.generate()
@@ -352,3 +353,24 @@ class TestAfterAnErasure:
         unsigned.table("people").write(pa.table({"id": [1, 3]}))
         folder = write_bundle(unsigned, "people", tmp_path / "bundle", keys=[KEY.public]).folder
         assert prove(folder) == "attestations/: no trusted key, which has to be in keys/, has signed the commit"
+        for record in unsigned.table("people").state.history.records:
+            if record.operation == "REDACT":  # is signed later, by its log version
+                attest(unsigned, "people", f"@{record.log_version}", signer=KEY)
+        write_bundle(unsigned, "people", tmp_path / "later", keys=[KEY.public])
+        assert "PROVED" in prove(tmp_path / "later")
+
+    def test_what_was_signed_before_is_if_the_redaction_is(self, tmp_path):
+        project = Project.open("CLINIC", str(tmp_path / "clinic"))
+        project.observers = (CommitSigner(KEY),)
+        project.table("people").write(pa.table({"id": [1, 2]}))
+        project.observers = ()
+        project.erase("id = 2", ["people"], why="asked", dry_run=False)
+        table, keys = project.table("people"), TrustedKeys.of([KEY.public])
+        redacts = (each for each in table.state.history.records if each.operation == "REDACT")
+        by = f"@{next(redacts).log_version}"
+        first = check_signatures(project, "people", keys)[0]
+        said = f"it was redacted since, by {by}, which no trusted key has signed"
+        assert (first.standing, first.text) == ("other", said)
+        assert missing_approvals(project, "people", table.version("@0"), keys, 1) is not None
+        attest(project, "people", by, signer=KEY)
+        assert check_signatures(project, "people", keys)[0].standing == "signed"

@@ -14,7 +14,7 @@ import pytest
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.delta.log.redaction import outline
+from dagster_versioned.delta.log.redaction import outline, outline_sha256
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import LocalStore
@@ -260,6 +260,166 @@ def test_who_publishes_late_tells_nothing_for_good(project, tmp_path):
     late = HookedStore(LocalStore(tmp_path / "data"), "put", "00005.checkpoint.parquet", lambda: erase(project))
     append(Project("CLINIC", late).table("people"), 20)
     assert not [file for file, data in contents(tmp_path) if PERSON in data or digest in data]
+
+
+def test_a_checkpoint_of_what_the_log_was_is_gone_once_all_is_said(project, tmp_path):
+    """Of a writer who saw nobody redact when it put it, because that was not said yet."""
+    table = project.table("people")
+    table.write(people(1, 3))
+    digest = append(table, 2).facts.added.digest.split(":")[1].encode()
+    for number in range(10, 15):
+        append(table, number)
+    key = f"_delta_log/{5:020}.checkpoint.parquet"
+    stale = table.store.get(key)
+    said = commit_key(table.state.log_version + 3)  # after the erasure, and the one that names what is redacted
+    other = HookedStore(LocalStore(tmp_path / "data"), "put_if_absent", said, lambda: table.store.put(key, stale))
+    erase(Project("CLINIC", other))
+    assert [record.operation for record in project.table("people").state.history.records][-3:] == [
+        "ERASE",
+        "REDACT",
+        "REDACT",
+    ]
+    assert not [file for file, data in contents(tmp_path) if PERSON in data or digest in data]
+    assert project.table("people").verify().ok
+
+
+def test_a_commit_of_somebody_else_is_not_taken_for_garbage(project, tmp_path):
+    table = project.table("people")
+    table.write(people(1, 2, 3))
+    append(table, 2)
+    other = Project("CLINIC", LocalStore(tmp_path / "data"))
+    slow = HookedStore(
+        LocalStore(tmp_path / "data"), "delete", "_last_checkpoint", lambda: append(other.table("people"), 77)
+    )
+    erase(Project("CLINIC", slow))
+    assert sorted(project.table("people").read()["id"].to_pylist()) == [1, 3, 77]
+
+
+def test_identities_are_what_they_were(project):
+    """Whatever people say in them: versions are named by them."""
+    table = project.table("people")
+    digest = table.write(people(1, 2)).version.facts.digest
+    custom = {
+        "predicate": "id = 2",
+        "stats": "x",
+        "facts": {"digest": digest},
+        "operationParameters": {"predicate": "y"},
+    }
+    first = table.write(people(2, 3), options=TableOptions(custom=custom)).version
+    erase(project)
+    again = Project.open("CLINIC", project.store.uri).table("people")
+    assert again.version(first.metadata_sha).identity.custom == custom
+    assert again.read(first.metadata_sha)["id"].to_pylist() == [3]
+    assert again.verify().ok, again.verify().findings
+
+
+@pytest.mark.parametrize("changed", [b'{ "commitInfo"', b'{"commitInfo" ', b'\t{"commitInfo"'])
+def test_an_entry_that_is_written_otherwise_is_redacted_too(project, changed):
+    table = project.table("people")
+    table.write(people(1, 3))
+    append_as_another_program(table, people(2, 7))
+    key = commit_key(table.state.log_version)
+    table.store.put(key, table.store.get(key).replace(b'{"commitInfo"', changed).replace(b"}\n", b"} //\n") + b"\n \n")
+    table = Project("CLINIC", project.store).table("people")
+    table.adopt()
+    erase(Project("CLINIC", project.store))
+    again = Project("CLINIC", project.store).table("people")
+    assert not [entry for entry in entries(again) if PERSON in entry]
+    assert sorted(again.read()["id"].to_pylist()) == [1, 3, 7]
+    assert again.verify().ok, again.verify().findings
+
+
+def test_an_entry_that_says_something_twice_is_not_believed_once_it_is_redacted(project):
+    table = project.table("people")
+    table.write(people(1, 2))
+    erase(project)
+    entry = table.store.get(commit_key(0))
+    table.store.put(commit_key(0), entry.replace(b'{"path":"', b'{"path":"other","path":"', 1))
+    with pytest.raises(LogCorrupt, match="has a member twice"):
+        Project("CLINIC", project.store).table("people").replay()
+
+
+@pytest.mark.parametrize(
+    "name", ["predicate", "mergePredicate", "matchedPredicates", "updatePredicate", "deleteCondition", "replaceWhere"]
+)
+def test_conditions_of_operations_have_no_part_in_an_outline(name):
+    entry = b'{"commitInfo":{"operation":"MERGE","operationParameters":{"%s":"%s","mode":"x"},"stats":"y"}}'
+    assert PERSON not in outline(entry % (name.encode(), PERSON))
+    assert outline(entry % (name.encode(), PERSON)) == outline(entry % (name.encode(), b"[]"))
+    assert b'"mode":"x"' in outline(entry % (name.encode(), PERSON))
+
+
+def test_a_former_log_of_which_the_redaction_died_is_looked_at_again(project, tmp_path):
+    table = project.table("patients")
+    table.write(people(1, 2))
+    for number in range(10, 15):
+        append(table, number)
+    key = f"_delta_log/{5:020}.checkpoint.parquet"
+    stale, former = table.store.get(key), table.store
+    table.rename("people", dry_run=False)
+    erase(project)
+    former.put(key, stale)
+    assert not erase(project).epochs
+    assert not [file for file, data in contents(tmp_path) if PERSON in data]
+
+
+class TestWitnesses:
+    """Who saw commits before they were redacted, elsewhere."""
+
+    @pytest.fixture
+    def seen(self, project):
+        table = project.table("people")
+        table.write(people(1, 2, 3))
+        append(table, 4)
+        shas = {record.log_version: record.sha256 for record in table.state.history.records}
+        outlines = {at: f"{sha}:{outline_sha256(table.store.get(commit_key(at)))}" for at, sha in shas.items()}
+        erase(project)
+        return shas, outlines
+
+    def problems(self, project, witnesses):
+        report = Project("CLINIC", project.store).table("people").verify(witnesses=witnesses)
+        return [(found.where, found.problem) for found in report.findings]
+
+    def test_that_saw_outlines_vouch_for_what_was_redacted(self, project, seen):
+        assert self.problems(project, seen[1]) == []
+
+    def test_that_saw_names_vouch_for_it_once_they_saw_a_later_commit(self, project, seen):
+        assert {where for where, text in self.problems(project, seen[0]) if "on the word of who" in text} == {
+            "@0",
+            "@1",
+        }
+        table = project.table("people")
+        append(table, 5)
+        assert self.problems(project, {**seen[0], table.state.log_version: names(table)[-1]}) == []
+
+    def test_see_that_another_history_was_put_under_its_names(self, project, seen, tmp_path):
+        """All of it claims to be redacted, by a commit of who did it."""
+        shas = seen[0]
+        other = Project.open("CLINIC", str(tmp_path / "other"))
+        other.table("people").write(people(666, 667, 668))
+        append(other.table("people"), 669)
+        table, told, before = other.table("people"), {}, None
+        for at, sha in shas.items():
+            lines = [json.loads(line) for line in table.store.get(commit_key(at)).splitlines()]
+            info = lines[0]["commitInfo"]
+            info["dagsterVersionedRedacted"] = {"sha256": sha, "timestamp": info["inCommitTimestamp"]}
+            if before is not None:
+                info["dagsterVersioned"] |= {"prev": shas[at - 1], "prev_outline": outline_sha256(before)}
+            before = b"\n".join(json.dumps(line).encode() for line in lines)
+            table.store.put(commit_key(at), before)
+            told[f"{at}"] = hashlib.sha256(before).hexdigest()
+        info["operation"] = "REDACT"
+        del info["dagsterVersionedRedacted"], info["dagsterVersioned"]["versions"]
+        info["inCommitTimestamp"] += 1
+        info["dagsterVersioned"] |= {"prev": shas[1], "prev_outline": outline_sha256(before)}
+        info["dagsterVersioned"]["redaction"] = {"done": True, "entries": told}
+        table.store.put(commit_key(2), json.dumps({"commitInfo": info}).encode())
+        other = Project("CLINIC", other.store)
+        other.table("people").operations.repair()
+        assert other.table("people").verify().ok  # nobody can tell who has seen nothing
+        for witnesses, problem in zip(seen, ("on the word", "lost more than an erasure"), strict=True):
+            found = self.problems(other, witnesses)
+            assert {where for where, text in found if problem in text} == {"@0", "@1"}
 
 
 def test_redaction_changes_no_outline(project):

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from dagster_versioned.delta.actions import Add, CommitInfo, DomainMetadata, Remove
+from dagster_versioned.delta.actions import Add, CommitInfo, DomainMetadata, Remove, without_rest
 
 OWN: Final = "dagsterVersioned"
 """The member of ``commitInfo`` that is of this package."""
@@ -97,7 +97,7 @@ def repeats_members(data: bytes) -> bool:
     try:
         for line in data.split(b"\n"):
             if _action(line) is not None:
-                json.loads(line, object_pairs_hook=members)
+                json.loads(without_rest(line), object_pairs_hook=members)
     except _RepeatedMember:
         return True
     return False
@@ -115,7 +115,7 @@ def _redacted(line: bytes, choice: Choice) -> bytes:
 def _action(line: bytes) -> dict[str, Any] | None:
     """What a line says; ``None`` of one that is no object."""
     try:
-        action: object = orjson.loads(line)
+        action: object = orjson.loads(without_rest(line))
     except orjson.JSONDecodeError:
         return None
     return cast("dict[str, Any]", action) if isinstance(action, dict) else None
