@@ -11,6 +11,7 @@ from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
     from dagster_versioned.assets.asset_code import with_code_versions as with_code_versions
+    from dagster_versioned.assets.erase_job import build_erase_job as build_erase_job
     from dagster_versioned.assets.feature import versioned_feature as versioned_feature
     from dagster_versioned.assets.feature_definition import feature_of as feature_of
     from dagster_versioned.assets.multi_feature import versioned_multi_feature as versioned_multi_feature
@@ -128,6 +129,7 @@ _HOME = {
     "VersionedProjectComponent": "dagster_versioned.components.project",
     "VersionedTable": "dagster_versioned.tables.table",
     "polling_source": "dagster_versioned.assets.polling_source",
+    "build_erase_job": "dagster_versioned.assets.erase_job",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_checks": "dagster_versioned.checks.build",
     "build_publication_sensor": "dagster_versioned.io_managers.publication_sensor",

@@ -68,6 +68,7 @@ SURFACE = {
     "polling_source",
     "publish_checked",
     "sql_asset",
+    "build_erase_job",
     "build_git_mirror_sensor",
     "build_version_checks",
     "build_publication_sensor",

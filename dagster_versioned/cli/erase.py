@@ -62,7 +62,7 @@ def erase(
     from dagster_versioned.projects.erase import Condition
 
     condition = Condition(
-        _text_of(where_file) if where is None else where,
+        Condition.text_in(where_file) if where_file is not None else where or "",
         _former(former or ()),
         skip_lacking,
         set_null or (),
@@ -91,14 +91,6 @@ def erase(
         f"Computed from these, and not looked into: {', '.join(report.downstream)}" if report.downstream else None,
         note=None if apply else "Nothing was changed. Give --apply to erase them.",
     )
-
-
-def _text_of(file: Path | None) -> str:
-    assert file is not None  # or there would be a condition
-    try:
-        return file.read_text().strip().removesuffix(";")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"The condition in {file} cannot be read: {error}. Nothing was erased.") from None
 
 
 def _former(given: Iterable[str]) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,14 @@ class Condition:
     set_null: Sequence[str] = ()
     key: Sequence[str] = ()
     partition: str | None = None
+
+    @staticmethod
+    def text_in(file: str | Path) -> str:
+        """The condition in a file, with or without a semicolon at its end. Raises `InvalidInput`."""
+        try:
+            return Path(file).read_text().strip().removesuffix(";")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"The condition in {file} cannot be read: {error}. Nothing was erased.") from None
 
     def is_of(self, part: "KeptPart") -> bool:
         """Whether it may be true of rows of a part."""
