@@ -16,6 +16,10 @@ class InvalidName(InvalidInput):
     """A table name, asset key, partition key or storage key that is refused."""
 
 
+class InvalidExpression(InvalidInput):
+    """A condition or another expression (SQL) cannot be used; the message quotes it, and values that it met."""
+
+
 class InvalidReference(InvalidInput):
     """A version reference that cannot be parsed (too short, not hex, not a time)."""
 

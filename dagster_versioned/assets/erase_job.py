@@ -3,6 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
+from dagster_versioned.errors import InvalidExpression
 from dagster_versioned.projects.erase import Condition
 from dagster_versioned.resources.project import ProjectResource
 
@@ -40,16 +41,22 @@ def build_erase_job(name: str = "erase_rows", *, project: ProjectResource) -> dg
         condition = Condition(
             Condition.text_in(config.where_file), config.former, config.skip_lacking, config.set_null, config.key
         )
-        opened = project.project()
-        report = opened.erase(
-            condition,
-            config.tables,
-            why=config.why,
-            dry_run=not config.apply,
-            all_rows=config.all_rows,
-            downstream=config.downstream,
-            progress=log,
-        )
+        try:
+            report = project.project().erase(
+                condition,
+                config.tables,
+                why=config.why,
+                dry_run=not config.apply,
+                all_rows=config.all_rows,
+                downstream=config.downstream,
+                progress=log,
+            )
+        except InvalidExpression:  # whose message has the condition
+            raise dg.Failure(
+                f"The condition in {config.where_file} cannot be used. Nothing was erased. Why not is not said here,"
+                " where it would quote the condition: `dagster-versioned erase` says it, without --apply.",
+                allow_retries=False,
+            ) from None
         done = "erased" if config.apply else "would be erased"
         for table in report.tables:
             context.log.info(f"{table.name}: {table.rows} rows of {table.versions} versions {done}")

@@ -41,7 +41,11 @@ def erase(
     ] = None,
     key: Annotated[
         list[str] | None,
-        option("--key", "COLUMN", "Rows of all the tables with the same in this column go, too. Repeatable."),
+        option(
+            "--key",
+            "COLUMN",
+            "Rows of all the tables with the same in this column go, too; of several, with the same in all.",
+        ),
     ] = None,
     downstream: Annotated[
         bool, flag("--downstream", "Also from tables computed from these that have the columns of the condition.")

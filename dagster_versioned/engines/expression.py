@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.files.file_actions import no_rows
 from dagster_versioned.delta.schema.types import StructType, type_to_arrow
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidExpression, InvalidInput
 
 INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 
@@ -91,7 +91,7 @@ def _column(schema: StructType, name: str) -> str | None:
 
 def refused(text: str, reason: str) -> InvalidInput:
     """The error for an expression that is not evaluated."""
-    return InvalidInput(f"The expression {text!r:.300} cannot be used: {reason}. Nothing was written.")
+    return InvalidExpression(f"The expression {text!r:.300} cannot be used: {reason}. Nothing was written.")
 
 
 def _fields(schema: StructType, side: str) -> "list[pa.Field[Any]]":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
 from dagster_versioned.engines.expression import INTEGERS, Columns, ResolvedExpression, in_quotes
 from dagster_versioned.engines.nested_fields import renamed
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidExpression, InvalidInput
 from dagster_versioned.process_state import PROCESS
 
 if TYPE_CHECKING:
@@ -128,12 +128,16 @@ def is_true(rows: pa.Table, condition: ResolvedExpression) -> NDArray[np.bool_]:
 
 
 def has_values_of(rows: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
-    """For each row whether another one has the same in all its columns; null is the same as nothing.
+    """For each row whether another one has the same in all its columns, in their order; null is the same as nothing.
 
-    Raises `InvalidInput` where they have types that are not compared.
+    Both have the same types, but for the width of integers; nothing is cast else. Raises `InvalidInput`, whose message
+    has no value.
     """
     import duckdb
 
+    for name, own, other in zip(rows.column_names, rows.schema.types, others.schema.types, strict=True):
+        if own != other and not (pa.types.is_integer(own) and pa.types.is_integer(other)):
+            raise InvalidInput(f"{name!r} is {own} here and {other} elsewhere, which are not compared.")
     found = np.zeros(rows.num_rows, np.bool_)
     names = [f"c{number}" for number in range(rows.num_columns)]
     try:
@@ -142,8 +146,9 @@ def has_values_of(rows: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
             given=rows.rename_columns(names).append_column("place", pa.array(np.arange(rows.num_rows))),
             others=others.rename_columns(names),
         )
-    except duckdb.Error as error:
-        raise _unevaluated(f"Whether {', '.join(map(repr, rows.column_names))} are the same", error) from error
+    except (duckdb.Error, pa.ArrowException):
+        types = ", ".join(map(str, rows.schema.types))
+        raise InvalidInput(f"{', '.join(map(repr, rows.column_names))} ({types}) cannot be compared.") from None
     found[places["place"].to_numpy()] = True
     return found
 
@@ -203,14 +208,14 @@ _DUCKDB = {
 
 
 def _no_condition(text: str, held: str) -> InvalidInput:
-    return InvalidInput(
+    return InvalidExpression(
         f"{text!r:.300} is no condition: its value is {held}, and not true or false. Nothing was written."
     )
 
 
 def _unevaluated(given: str, error: Exception) -> InvalidInput:
     reason = str(error).partition("\n")[0]
-    return InvalidInput(f"{given:.300} cannot be evaluated: {reason}. Nothing was written.")
+    return InvalidExpression(f"{given:.300} cannot be evaluated: {reason}. Nothing was written.")
 
 
 class Database:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -13,7 +15,7 @@ from dagster_versioned.features.arrow.sample_rows import ARROW_ROWS
 from dagster_versioned.features.arrow.samples import matching
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_heads import SampleHead, sample_heads
-from dagster_versioned.projects.erase import Condition
+from dagster_versioned.projects.erase import Condition, UnknownKey
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
@@ -66,9 +68,17 @@ def delete_samples(
     if not (why or "").strip():
         raise InvalidInput("A hard deletion needs a reason, which the log keeps: why='…'. Nothing was deleted.")
     of = sum(each.identity.nrow for each in table.state.history.heads.values())
-    meant = Condition(where or "true", key=head.record.ids, partition=partition)
-    report = project.erase(meant, [str(table.name)], why=why or "", dry_run=dry_run, all_rows=True)
-    erased = next(iter(report.tables))
+    # Of a version that lacks a column of the condition nobody knows; the ids that others have go from it, too.
+    meant = Condition(where or "true", key=head.record.ids, partition=partition, skip_lacking=True)
+    erase = partial(project.erase, meant, [str(table.name)], why=why or "", all_rows=True)
+    try:
+        erased = erase(dry_run=True).tables[0]
+    except UnknownKey:
+        return DeletedSamples(0, of, None if dry_run else head.version)
+    if erased.current_rows == of and not everything:
+        loss.refuse_all(key, where)
+    if not dry_run:
+        erase(dry_run=False)
     version = None if dry_run else table.version(partition=partition)
     return DeletedSamples(erased.current_rows, of, version, erased.versions)
 
@@ -113,8 +123,11 @@ class _Loss:
 
     def refuse_everything(self, key: str, where: str | None, *, confirmed: bool) -> None:
         """Raise `InvalidInput` where all samples would go, unless that was ``confirmed``."""
-        if self.gone.num_rows < self.of or not self.of or confirmed:
-            return
+        if self.gone.num_rows == self.of and self.of and not confirmed:
+            self.refuse_all(key, where)
+
+    def refuse_all(self, key: str, where: str | None) -> NoReturn:
+        """Raise `InvalidInput`, since all samples would go."""
         which = "The condition is true of" if where else "Without a condition,"
         raise InvalidInput(
             f"{which} all {self.of} samples of feature {key!r}"

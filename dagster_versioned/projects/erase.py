@@ -7,7 +7,7 @@ next one. The condition, and the values in it, are written nowhere.
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -48,6 +48,10 @@ _PASSES = 20
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) parts that were searched."""
+
+
+class UnknownKey(InvalidInput):
+    """The condition is true of no row, so that no key names any."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,8 @@ def erase(
     if downstream:
         computed = [open_table(project, name) for name in computed_from(project, names)]
         tables += [table for table in computed if _has_columns(table, condition)]
-    if condition.key and not any(_has_columns(table, replace(condition, key=())) for table in tables):
-        Names({"rows": tables[0].state.snapshot.schema}).condition(condition.sql)  # says what is wrong with it
+    if len({*condition.key}) < len(condition.key):
+        raise InvalidInput("Name each column of the key once. Nothing was erased.")
     for table in tables:
         _require_free(table, condition.set_null)
     collectors = {table: table.operations.collector() for table in tables}
@@ -261,9 +265,10 @@ class _Erasing:
 
     def preview(self) -> EraseReport:
         """What would be erased now."""
-        return EraseReport(
-            True, tuple(found.report(self.collectors[found.table]) for found in self._find()), self._downstream
-        )
+        found = self._find()
+        self._require_key()
+        reports = tuple(each.report(self.collectors[each.table]) for each in found)
+        return EraseReport(True, reports, self._downstream)
 
     def apply(self) -> EraseReport:
         """Finish what died, and erase until nothing is found."""
@@ -280,6 +285,7 @@ class _Erasing:
                 for table in self.collectors:
                     require("erase", self.project, table)  # a draft may have been parked with the rows meanwhile
                     self._redact(table)
+                self._require_key()
                 return EraseReport(False, tuple(reports.values()), self._downstream, tuple(epochs))
             if (named := self._record([each for each in found if each.rows])) is not None:
                 epochs.append(named.epoch)
@@ -315,15 +321,28 @@ class _Erasing:
 
     def _find_keys(self, kept: "Sequence[tuple[VersionedTable, TableState, Sequence[KeptPart]]]") -> pa.Table | None:
         """What names rows in all tables; ``None`` where nothing is found. Raises `InvalidInput`."""
+        refusals: list[InvalidInput | None] = []
         for table, _, parts in kept:
-            self.keys.extend(find_keys(table.name, table.store, parts, self.condition))
-        try:
-            return pa.concat_tables(self.keys, promote_options="permissive") if self.keys else None
-        except pa.ArrowException as error:
+            found, refusal = find_keys(table.name, table.store, parts, self.condition)
+            self.keys.extend(found)
+            refusals.append(refusal)
+        if all(refusals):  # of every table: it is the condition that is wrong
+            raise next(filter(None, refusals))
+        types = [list(map(str, keys.schema.types)) for keys in self.keys]
+        if other := next((each for each in types if each != types[0]), None):
             raise InvalidInput(
-                f"The tables do not have the same type in the key columns {', '.join(map(repr, self.condition.key))}:"
-                f" {error}. Nothing was erased. Erase from one after the other."
-            ) from error
+                f"The tables have the key columns {', '.join(map(repr, self.condition.key))} with other types:"
+                f" {', '.join(types[0])} and {', '.join(other)}. Nothing was erased. Erase from one after the other."
+            )
+        return pa.concat_tables(self.keys) if self.keys else None
+
+    def _require_key(self) -> None:
+        """Raise `InvalidInput` where a key is to name rows, and no row says which."""
+        if self.condition.key and not self.keys:
+            raise UnknownKey(
+                "The condition is true of no row of a kept version, so nobody knows which key is meant. Nothing was"
+                " erased now; what an erasure that died had found is. Name the rows by their key."
+            )
 
     @property
     def _downstream(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.erased_parts import FOLDER, ErasureRegister
-from dagster_versioned.tables.history import MEMBER, OUTLINE, History, Version, redaction_in
+from dagster_versioned.tables.history import MEMBER, OUTLINE, REDACTION, CommitRecord, History, Version, redaction_in
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
 from dagster_versioned.tables.operations import TableOperations
@@ -264,12 +264,17 @@ def unlike_witnesses(history: History, witnesses: Mapping[int, str]) -> Iterator
     outline after a colon where that is known.
 
     A redacted commit has the name that it had, which proves nothing by itself: it is what a witness saw if its outline
-    is, or if a witness saw a later commit, which is as it was and so binds what a redaction may not change before it.
+    is, or if a witness saw a later commit, which is as it was and binds it: by the outlines in all commits up to that
+    one, or because the commit is among these that says what became of it.
     """
     records = history.records
     known = {at: seen.partition(":")[::2] for at, seen in sorted(witnesses.items())}
-    as_seen = (at for at, (sha, _) in known.items() if at < len(records) and records[at].sha256 == sha)
-    last = max((at for at in as_seen if records[at].redacted_outline is None), default=-1)
+    whole = {
+        at
+        for at, (sha, _) in known.items()
+        if at < len(records) and records[at].sha256 == sha and records[at].redacted_outline is None
+    }
+    bound = _bound(records, whole)
     for at, (sha, outline) in known.items():
         if at >= len(records):
             yield at, "a witness saw this commit, but the log ends before it"
@@ -279,9 +284,23 @@ def unlike_witnesses(history: History, witnesses: Mapping[int, str]) -> Iterator
             continue
         elif outline and now != outline:
             yield at, "it was redacted since a witness saw it, and lost more than an erasure takes out of a log"
-        elif not outline and at > last:
+        elif not outline and at not in bound:
             problem = "it was redacted since a witness saw it, and none has seen a later commit yet, so that it lost"
             yield at, f"{problem} nothing else is on the word of who redacted it"
+
+
+def _bound(records: Sequence[CommitRecord], whole: Set[int]) -> Set[int]:
+    """The commits that are bound by one of those that a witness saw, and that are as they were."""
+    bound: set[int] = set()
+    last, is_bound = max(whole, default=-1), False
+    for record in reversed(records):
+        at = record.log_version
+        bound |= {at} if is_bound else set()
+        if at <= last and record.redacted_outline is None:
+            redaction = cast("Mapping[str, Mapping[str, str]]", record.member(REDACTION) or {})
+            bound |= {int(each) for each in redaction.get("entries", ()) if each.isdecimal() and int(each) < at}
+        is_bound = (is_bound or at in whole) and record.member(OUTLINE) is not None
+    return bound
 
 
 def _identities(

@@ -54,6 +54,21 @@ def test_a_run_erases_and_dagster_keeps_no_value_of_a_person(project, tmp_path):
     assert any("parts searched" in event for event in events)
 
 
+@pytest.mark.parametrize("condition", ["nam = 'bob-planted'", "name = 'bob-planted' AND", "id = 'bob-planted'", ""])
+def test_no_error_quotes_the_condition(project, tmp_path, condition):
+    shown, events, stored = run(project, tmp_path, condition, apply=True)
+    assert shown == {}
+    assert not [event for event in (*events, stored) if "bob-planted" in event]
+    assert any("cannot be used" in event for event in events)
+
+
+def test_no_error_quotes_a_value_of_a_table(project, tmp_path):
+    project.table("texts").write(pa.table({"id": ["x-planted", "2"]}))
+    shown, events, _ = run(project, tmp_path, tables=["people", "texts"], key=["id"], apply=True)
+    assert shown == {}
+    assert not [event for event in events if "x-planted" in event]
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

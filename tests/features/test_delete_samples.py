@@ -265,6 +265,22 @@ def test_everything_is_deleted_only_where_that_is_meant(project, where):
     assert run(project) == (3, 0, 0, 0)
 
 
+def test_all_are_deleted_for_good_only_where_that_is_meant(project):
+    """Also where the condition is true of them in an earlier version alone."""
+    run(project, (1, "A", "x"), (2, "B", "y"), (3, "new", "z"))
+    hard = {"hard": True, "why": "a request", "dry_run": False}
+    with pytest.raises(InvalidInput, match="everything=True"):
+        delete_samples(project, "words", "text IN ('A', 'B', 'C')", **hard)
+    assert ids(project) == [1, 2, 3]
+    assert delete_samples(project, "words", "text IN ('A', 'B', 'C')", everything=True, **hard).rows == 3
+
+
+def test_none_is_deleted_for_good_where_none_is_meant(project):
+    head = project.table("words").version()
+    done = delete_samples(project, "words", "id = 99", hard=True, why="a request", dry_run=False)
+    assert (done.rows, done.of, done.version, done.versions) == (0, 3, head, 0)
+
+
 def test_what_cannot_be_deleted_is_refused(project):
     project.table("plain").write(pa.table({"id": [1]}))
     for key in ("plain", "nowhere"):

@@ -89,3 +89,12 @@ def test_columns_that_say_which_sample_a_row_is_are_not_set_to_null(project):
     erase(project, sql=Condition("id = 2", set_null=["text"]))
     assert record(project.table("words")) == before
     assert project.table("words").read()["text"].null_count == 1
+
+
+def test_what_only_looks_like_a_feature_is_erased_as_any_table(project):
+    custom = {"feature": project.table("words").version().identity.custom["feature"]}
+    other = project.table("other")
+    other.write(project.table("words").read().select(["id", "text"]), options=TableOptions(custom=custom))
+    erase(project, "other")
+    assert ids(other) == [1, 3, 4]
+    assert other.version().identity.custom == custom

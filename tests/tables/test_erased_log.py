@@ -392,6 +392,26 @@ class TestWitnesses:
         append(table, 5)
         assert self.problems(project, {**seen[0], table.state.log_version: names(table)[-1]}) == []
 
+    def test_vouch_for_nothing_below_a_commit_that_binds_nothing(self, project, seen):
+        """That of another program, say; what is below is theirs who redacted it, until that was seen, too."""
+        table = project.table("people")
+        at = max(record.log_version for record in table.state.history.records if record.operation == "ERASE")
+        whole = {
+            record.log_version: record.sha256 for record in table.state.history.records if record.log_version >= at
+        }
+        assert self.problems(project, {**seen[0], at: whole[at]}) == []
+        key = commit_key(at)
+        lines = [json.loads(line) for line in table.store.get(key).splitlines()]
+        lines[0]["commitInfo"]["dagsterVersioned"].pop("prev_outline")
+        table.store.put(key, b"\n".join(json.dumps(line).encode() for line in lines))
+        known = {at: hashlib.sha256(table.store.get(key)).hexdigest()}
+        assert {where for where, text in self.problems(project, {**seen[0], **known}) if "on the word" in text} == {
+            "@0",
+            "@1",
+        }
+        last = max(whole)
+        assert not [text for _, text in self.problems(project, {**seen[0], last: whole[last]}) if "on the word" in text]
+
     def test_see_that_another_history_was_put_under_its_names(self, project, seen, tmp_path):
         """All of it claims to be redacted, by a commit of who did it."""
         shas = seen[0]

@@ -76,8 +76,8 @@ class ErasedHead(PendingWrite):
         parts = self._erased.of(base.parts)
         known = recorded_rows(base.head.entry)
         before = [add for add in base.parts if add.identity in self._erased.substitutes]
-        if (record := FeatureRecord.of(base.head.identity.custom)) is not None:
-            custom = {**base.head.identity.custom, FEATURE_MEMBER: self._without(record, known, before).to_json()}
+        if (record := self._without(FeatureRecord.of(base.head.identity.custom), known, before)) is not None:
+            custom = {**base.head.identity.custom, FEATURE_MEMBER: record.to_json()}
             self.description = replace(self.description, custom=custom)
         if self.row_order == "significant" or known.digest.kind != "bag-xxh64x2":
             self.contents = self._measured(known, parts)
@@ -86,16 +86,22 @@ class ErasedHead(PendingWrite):
             self.contents = summed(known.schema, terms)
         return parts
 
-    def _without(self, record: FeatureRecord, known: RowsSummary, before: Sequence[Add]) -> FeatureRecord:
+    def _without(self, record: FeatureRecord | None, known: RowsSummary, before: Sequence[Add]) -> FeatureRecord | None:
         """The record of a feature's samples without those that go, which are computed again where an upstream still has
-        them."""
+        them; ``None`` of a table that has none: anybody may write what looks like one."""
+        if record is None or not {*record.ids, DATA_VERSION_BY_FIELD} <= {*known.schema.names}:
+            return None
         columns = [*record.ids, DATA_VERSION_BY_FIELD]
         had, have = (
             read_table(scan_of(self._store, known.schema, parts, columns))
             for parts in (before, self._erased.of(before))
         )
-        digests = digests_together([record.digests, record.digests_of(have)], [record.digests_of(had)])
-        assert digests is not None  # all are of the same fields
+        try:
+            digests = digests_together([record.digests, record.digests_of(have)], [record.digests_of(had)])
+        except InvalidInput:
+            return None
+        if digests is None:
+            return None
         is_derived = bool(record.upstreams or self.description.parents)
         gone = had.num_rows - have.num_rows
         return replace(record, digests=digests, left=record.left + (gone if is_derived else 0))

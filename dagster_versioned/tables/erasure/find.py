@@ -57,7 +57,7 @@ class Condition:
         """The condition in a file, with or without a semicolon at its end. Raises `InvalidInput`."""
         try:
             return Path(file).read_text().strip().removesuffix(";")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # no text, no path
             raise InvalidInput(f"The condition in {file} cannot be read: {error}. Nothing was erased.") from None
 
     def is_of(self, part: "KeptPart") -> bool:
@@ -111,6 +111,7 @@ class FoundRows:
 def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Sequence[KeptPart]:
     """The parts of all versions that are kept; what stands for erased parts in the place of these."""
     found: dict[str, KeptPart] = {}
+    known: dict[int, tuple[Add, KeptPart]] = {}
     schemas: dict[str, StructType] = {}
     live = LiveParts()
     for version in sorted(_kept(state.history.versions), key=lambda version: version.log_version):
@@ -118,12 +119,16 @@ def kept_parts(store: ObjectStore, state: TableState, erased: ErasedParts) -> Se
         text = _schema_text(store, version)
         schema = schemas.get(text) or schemas.setdefault(text, parse_schema(text))
         for add in erased.of(live.of(version.partition)):
-            part = found.setdefault(add.key, KeptPart(add, version.partition))
-            # As the newest version has it: one that adopted it gave it a number.
-            part.add, part.partition = replace(add, deletion_vector=None), version.partition
-            part.variants[add.identity] = add
+            _, part = known.get(id(add), (add, None))  # nearly all are of the version before, too
+            if part is None:
+                part = found.setdefault(add.key, KeptPart(add, version.partition))
+                known[id(add)] = add, part
+                # As the newest version has it: one that adopted it gave it a number.
+                part.add = replace(add, deletion_vector=None)
+                part.variants[add.identity] = add
+            part.partition = version.partition
             part.versions.add((version.log_version, version.partition))
-            if schema not in part.schemas:
+            if not any(schema is each for each in part.schemas):
                 part.schemas.append(schema)
     return list(found.values())
 
@@ -167,18 +172,23 @@ def find_rows(
 
 def find_keys(
     table: TableName, store: ObjectStore, parts: Sequence[KeptPart], condition: Condition
-) -> Iterator[pa.Table]:
-    """What rows of parts of which the condition is true have in the key columns; of rows with a null there, nothing.
+) -> tuple[Sequence[pa.Table], InvalidInput | None]:
+    """What rows of parts of which the condition is true have in the key columns, without rows that have a null there;
+    and why it is true of none, where no version has its columns.
 
-    Raises as `find_rows`.
+    Integers have 64 bits. Raises as `find_rows`.
     """
     schemas = [schema for part in parts for schema in part.schemas]
     evaluations = _Evaluations(table, replace(condition, set_null=()), schemas)
+    found: list[pa.Table] = []
     for part in parts:
         for schema in part.schemas:
-            rows = evaluations.of(store, part, schema)
+            rows = evaluations.of(store, part, schema) if evaluations.has_key(schema) else None
             if rows is not None and rows.any():
-                yield evaluations.read(store, part.add, schema, condition.key).filter(pa.array(rows)).drop_null()
+                keys = evaluations.read(store, part.add, schema, condition.key).filter(pa.array(rows)).drop_null()
+                wide = (pa.int64() if pa.types.is_integer(each) else each for each in keys.schema.types)
+                found.append(keys.cast(pa.schema(zip(keys.column_names, wide, strict=True))))
+    return found, evaluations.refusal
 
 
 def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
@@ -207,11 +217,14 @@ class _Evaluations:
             except InvalidInput as error:
                 refusals[text] = error
         known = next((resolved for resolved in self._resolved.values()), None)
-        if known is None and condition.key:  # which alone says what is meant of this table
+        self.refusal: InvalidInput | None = None
+        """Why the condition is true of nothing, where the key alone says what is meant."""
+        if known is None and condition.key:
+            self.refusal = next(iter(refusals.values()), None)
             self._resolved, refusals = dict.fromkeys(distinct), {}
         for schema in distinct.values():
-            if not condition.skip_lacking and (lacking := sorted({*condition.key} - {*self._called(schema)[0].names})):
-                raise self._lacks(lacking[0], schema)
+            if not condition.skip_lacking and not self.has_key(schema):
+                raise self._lacks(sorted({*condition.key} - {*self._called(schema)[0].names})[0], schema)
         for text, error in refusals.items():
             columns = set(distinct[text].names) | {*condition.former}
             if known is None or not (lacking := sorted(known.of(_SIDE) - columns)):
@@ -219,6 +232,10 @@ class _Evaluations:
             if not condition.skip_lacking:
                 raise self._lacks(lacking[0], distinct[text]) from error
             self._resolved[text] = None
+
+    def has_key(self, schema: StructType) -> bool:
+        """Whether a schema has all columns of the key."""
+        return {*self._condition.key} <= {*self._called(schema)[0].names}
 
     def _lacks(self, column: str, schema: StructType) -> InvalidInput:
         return InvalidInput(
@@ -250,7 +267,7 @@ class _Evaluations:
         resolved = self._resolved[schema.json()] if self._condition.is_of(part) else None
         names = self._called(schema)[0].names
         named = resolved.of(_SIDE) if resolved is not None else frozenset[str]()
-        key = self._condition.key if self._keys is not None and {*self._condition.key} <= {*names} else ()
+        key = self._condition.key if self._keys is not None and self.has_key(schema) else ()
         held = [name for name in self._condition.set_null if name in names]
         if (resolved is None and not key) or (self._condition.set_null and not held):
             return None
@@ -259,7 +276,13 @@ class _Evaluations:
         if resolved is not None:
             found |= is_true(table_of({stored(_SIDE, name): rows[name] for name in named}, rows.num_rows), resolved)
         if key and self._keys is not None:
-            found |= has_values_of(rows.select(list(key)), self._keys)
+            try:
+                found |= has_values_of(rows.select(list(key)), self._keys)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    f"Rows of {self._table} cannot be found by the key: {error} Nothing was erased. Erase from it by a"
+                    " condition of its own."
+                ) from None
         if held:
             found &= np.logical_or.reduce([rows[name].is_valid().to_numpy() for name in held])
         return found
