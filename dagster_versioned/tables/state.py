@@ -57,7 +57,8 @@ class TableState:
     @property
     def is_small(self) -> bool:
         """Whether it takes so little memory that it may be kept for a later look."""
-        return self.snapshot.files.nbytes + len(self.snapshot.metadata.schema_string) <= _SMALL
+        kept = len(self.snapshot.metadata.schema_string) + len(self.newest or b"")
+        return self.snapshot.files.nbytes + kept <= _SMALL
 
     @property
     def is_history(self) -> bool:
@@ -67,7 +68,7 @@ class TableState:
 
 def few_bytes(commits: Sequence[Commit]) -> bytes | None:
     """The bytes of the last commit, if they are few enough to be kept."""
-    return commits[-1].data if commits and commits[-1].size <= _SMALL else None
+    return commits[-1].data if commits and commits[-1].size <= _FEW_BYTES else None
 
 
 def says_redaction(commits: Iterable[Commit]) -> bool:
@@ -213,6 +214,9 @@ class SharedStates:
 
 _SMALL = 64 * 1024
 """Bytes that its schema and the list of its files take of a table whose loaded state is kept."""
+
+_FEW_BYTES = 1 << 20
+"""Bytes of the last commit that are kept with a state, so that the next one need not read it; one of more is read."""
 
 _KEPT_STATES = 256
 
