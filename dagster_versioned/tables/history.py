@@ -50,6 +50,9 @@ RECENT_COMMITS = 100
 _RECENT_BYTES = 256 * 1024
 """What the recent commits may take as JSON; where they would take more, fewer are noted."""
 
+_DIGITS = 20
+"""Of a log version, in the name of its commit."""
+
 _LARGEST_KEPT = 1024
 """Bytes of a compressed version that are kept in memory; a larger one is read from its commit again."""
 
@@ -507,6 +510,8 @@ def _check_member(own: Members) -> None:
         redaction.flag("done")
         entries = redaction.members("entries")
         for name in entries.value:
+            if not (name.isascii() and name.isdecimal() and len(name) <= _DIGITS):
+                raise entries.wrong(name, "is no log version")
             _check_sha(entries, name)
     own.optional_text("prev")
     own.optional_text(OUTLINE)

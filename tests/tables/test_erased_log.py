@@ -442,6 +442,19 @@ class TestWitnesses:
             assert {where for where, text in found if problem in text} == {"@0", "@1"}
 
 
+@pytest.mark.parametrize("name", ["x", "-1", "1.0", "", "9" * 5000])
+def test_a_redaction_of_no_log_version_is_refused_where_it_is_read(project, name):
+    table = project.table("people")
+    table.write(people(1, 2))
+    erase(project)
+    at = next(record.log_version for record in table.state.history.records if record.operation == "REDACT")
+    lines = [json.loads(line) for line in table.store.get(commit_key(at)).splitlines()]
+    lines[0]["commitInfo"]["dagsterVersioned"]["redaction"]["entries"][name] = "0" * 64
+    table.store.put(commit_key(at), b"\n".join(json.dumps(line).encode() for line in lines))
+    with pytest.raises(LogCorrupt, match="is no log version"):
+        Project("CLINIC", project.store).table("people").replay()
+
+
 def test_redaction_changes_no_outline(project):
     table = project.table("people")
     table.write(people(1, 3))
