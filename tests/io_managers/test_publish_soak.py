@@ -1,4 +1,7 @@
-"""Two hundred runs under the daemon, two at once on each table, a third bad; workers and the daemon are killed."""
+"""Sixty runs under the daemon, two at once on each table, a third bad; workers and the daemon are killed.
+
+``SOAK_ROUNDS=10`` makes them two hundred, in 35 minutes.
+"""
 
 import os
 import random
@@ -25,7 +28,7 @@ from support.s3_server import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4800)]
 
-ROUNDS = 10
+ROUNDS = int(os.environ.get("SOAK_ROUNDS", "3"))
 KILLED = 2
 """Workers in each round."""
 HOME = """
@@ -206,7 +209,7 @@ def test_no_reader_sees_a_bad_version_and_every_good_one_is_published_once_or_co
     assert not [one for one in seen if one > BAD]
     assert runs >= 20 * ROUNDS
     assert soak.killed["workers"] >= ROUNDS
-    assert soak.killed["daemon"] >= 3
+    assert soak.killed["daemon"] >= ROUNDS // 3
     for number in range(TABLES):
         require_all_good(soak, number)
 

@@ -582,7 +582,7 @@ def set_patience(monkeypatch):
 
 
 @has_partitioned_checks
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1])
 def test_a_short_random_walk_converges(daemon, set_patience, seed):
     Walk(daemon, seed, set_patience).go(40)
 
@@ -590,6 +590,6 @@ def test_a_short_random_walk_converges(daemon, set_patience, seed):
 @has_partitioned_checks
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("seed", [11])
 def test_a_long_random_walk_converges(daemon, set_patience, seed):
     Walk(daemon, seed, set_patience).go(1000)
