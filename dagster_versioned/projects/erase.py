@@ -7,6 +7,7 @@ next one. The condition, and the values in it, are written nowhere.
 
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,12 +19,12 @@ import pyarrow as pa
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
-from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.configuration import CHANGE_FEED, constraints_of, is_set
 from dagster_versioned.tables.context import ProjectContext
-from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
+from dagster_versioned.tables.environment.registry import FILES
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
-from dagster_versioned.tables.erasure.commit import OPERATION, ErasureCommit
+from dagster_versioned.tables.erasure.commit import ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_keys, find_rows, kept_parts
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.state import TableState
 
 _PASSES = 20
+_WRITERS = 4
+_SMALL = 8 << 20
+"""Of parts of as many bytes, several are rewritten at once; larger ones keep all cores busy, and fill memory."""
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) parts that were searched."""
@@ -106,8 +110,8 @@ def erase(
 
     Their heads become new versions. With ``downstream``, of tables too that were computed from these, directly or not,
     and have the columns of the condition. Raises `InvalidInput` for a condition that cannot be evaluated, that is true
-    of every row (unless ``all_rows``), or that names a partition column; for a table that an environment began with, or
-    that has a change feed; `UnsupportedFeature` for one that was left; `HeldHead`, `IntegrityError`: nothing was erased
+    of every row (unless ``all_rows``), or that names a partition column; for a table that an environment wrote, or that
+    has a change feed; `UnsupportedFeature` for one that was left; `HeldHead`, `IntegrityError`: nothing was erased
     then. `CommitConflict` where other writers bring the rows again and again.
     """
     if not why.strip():
@@ -175,33 +179,20 @@ def _require_possible(project: ProjectContext, table: VersionedTable, collector:
             " erased. Purge the versions that had the rows instead, or turn it off and expire the versions that it"
             " tells of."
         )
-    _refuse_readers(project, table, None)
+    _refuse_written(project, table)
     former_files(project, state, timedelta(0))  # refuses where an environment reads a name that the table had
 
 
-def _refuse_readers(project: ProjectContext, table: VersionedTable, before: int | None) -> None:
-    """Raise `InvalidInput` where an environment began with a table (at a log version ``before``, if given), or has
-    versions of a table of its name."""
+def _refuse_written(project: ProjectContext, table: VersionedTable) -> None:
+    """Raise `InvalidInput` where an environment, which may have been dropped, has versions or files of a table."""
     names = {str(table.name), *(name for _, name in TableRecord.of(table.state.snapshot).former)}
-    for environment in names_of(project.store):
-        forks = [
-            fork.tables[table_name(name)]
-            for fork in read_forks(project.store, environment)
-            for name in names
-            if table_name(name) in fork.tables
-        ]
-        if any(before is None or fork.log_version < before for fork in forks):
-            raise InvalidInput(
-                f"The environment {environment!r} began with versions of {table.name}. Promote and drop that"
-                f" environment, and erase again: `dagster-versioned env drop {environment} --apply`. Until then no file"
-                " of the table is deleted."
-            )
-    for info in project.store.list(FILES) if before is None else ():
+    for info in project.store.list(FILES):
         _, _, environment, _, _, name, _ = (*info.key.split("/", 6), "")[:7]
         if name in names:
             raise InvalidInput(
-                f"The environment {environment!r} has files of {table.name}: {info.key}. Nothing was erased. Drop that"
-                f" environment first: `dagster-versioned env drop {environment} --apply`."
+                f"The environment {environment!r} has files of {table.name}: {info.key}. No file of the table was"
+                f" deleted. Promote what it has, drop it (`dagster-versioned env drop {environment} --apply`), and"
+                " erase again."
             )
 
 
@@ -262,6 +253,10 @@ class _Erasing:
     progress: Progress | None
     keys: list[pa.Table] = field(default_factory=list[pa.Table])
     """What rows that were meant had in the key columns, in all passes."""
+    without: dict[VersionedTable, dict[str, Set[str]]] = field(
+        default_factory=dict["VersionedTable", "dict[str, Set[str]]"]
+    )
+    """The parts, by key, that have none of the rows, with the schemas in which that was found."""
 
     def preview(self) -> EraseReport:
         """What would be erased now."""
@@ -297,7 +292,7 @@ class _Erasing:
 
     def _find(self) -> "list[_TableSearch]":
         kept = [
-            (table, state, kept_parts(table.store, state, self.project.erasures.of(state.snapshot)))
+            (table, state, kept_parts(table.store, state, self.project.erasures.of(table.name, state.snapshot)))
             for table, state in ((table, table.state) for table in self.collectors)
         ]
         keys = self._find_keys(kept) if self.condition.key else None
@@ -305,8 +300,13 @@ class _Erasing:
         found: list[_TableSearch] = []
         for table, state, parts in kept:
             rows: list[FoundRows] = []
-            for each in find_rows(table.name, table.store, parts, self.condition, keys):
-                rows += [each] if each.found.any() else []
+            # Files never change; which rows a key names does, as more keys are found.
+            without = self.without.setdefault(table, {})
+            for each in find_rows(table.name, table.store, parts, self.condition, keys, without):
+                if each.found.any():
+                    rows.append(each)
+                elif not self.condition.key:
+                    without[each.part.add.key] = {schema.json() for schema in each.part.schemas}
                 done += 1
                 if self.progress is not None:
                     self.progress(done, total)
@@ -376,13 +376,20 @@ class _Erasing:
 
     def _substituted(self, found: "_TableSearch") -> TableErasure:
         table, snapshot = found.table, found.state.snapshot
-        parts: dict[Identity, Add | None] = {}
         options = table.with_personal_columns(TableOptions())
         now = time.time_ns() // 1_000_000
-        with staging_folder(table.store) as staging:
-            for rows in found.rows:
-                parts.update(substitutes(staging, rows, options.write_options(rows.part.partition), now))
-                staging.discard()
+
+        def made(rows: FoundRows) -> "Mapping[Identity, Add | None]":
+            with staging_folder(table.store) as staging:
+                return substitutes(staging, rows, options.write_options(rows.part.partition), now)
+
+        parts: dict[Identity, Add | None] = {}
+        small = [rows for rows in found.rows if rows.part.add.size <= _SMALL]
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="erase") as pool:
+            for each in chain(
+                pool.map(made, small), map(made, (rows for rows in found.rows if rows.part.add.size > _SMALL))
+            ):
+                parts.update(each)
         self._refuse_erased_again(found, parts)
         return TableErasure(ErasureName.by(snapshot), parts, found.versions)
 
@@ -395,7 +402,7 @@ class _Erasing:
 
     def _refuse_erased_again(self, found: "_TableSearch", own: "dict[Identity, Add | None]") -> None:
         """Raise where all that is left of a part are rows that were erased before, and were written again since."""
-        erased = self.project.erasures.of(found.state.snapshot)
+        erased = self.project.erasures.of(found.table.name, found.state.snapshot)
         if back := next((add.key for add in own.values() if add is not None and add.key in erased.keys), None):
             raise InvalidInput(
                 f"What would be left in {found.table.name} are rows that were erased before: the part {back}. Nothing"
@@ -424,8 +431,7 @@ class _Erasing:
     def _delete(self, table: VersionedTable, erasure: Erasure) -> None:
         """Delete the parts that were erased, unless somebody began to need them meanwhile."""
         state = table.state
-        at = max(record.log_version for record in state.history.records if record.operation == OPERATION)
-        _refuse_readers(self.project, table, at)
+        _refuse_written(self.project, table)
         former = partial(former_files, self.project, state, timedelta(0))
         self.collectors[table].plan_erasure(erasure.by, erasure.why, former).apply()
 
@@ -433,7 +439,9 @@ class _Erasing:
         """Take what tells of erased rows out of the table's log, and out of those that it had under other names."""
 
         def redaction(state: "TableState") -> Redaction:
-            return Redaction.of(state, self.project.erasures.of(state.snapshot), self.collectors[table].needed())
+            return Redaction.of(
+                state, self.project.erasures.of(table.name, state.snapshot), self.collectors[table].needed()
+            )
 
         redact_log(table.operations, redaction)
         gone = redaction(table.state)

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol, Self
 
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
@@ -13,7 +15,7 @@ from dagster_versioned.tables.environment.registry import Environment, open_envi
 from dagster_versioned.tables.erased_parts import ErasureRegister
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.stand_ins import stand_in_for
-from dagster_versioned.tables.state import LoadedStates, TableState
+from dagster_versioned.tables.state import LoadedStates, StateCache, TableState
 from dagster_versioned.tables.write.commit import Guard
 
 LEFT_KEY = "_delta_log/.left"
@@ -95,7 +97,8 @@ class ProjectContext:
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
         self.loaded = LoadedStates()
-        self.erasures = ErasureRegister(production)
+        ahead = None if environment is None else partial(newest_snapshot, production, LoadedStates())
+        self.erasures = ErasureRegister(production, ahead)
         self._is_named = False  # this process saw that the place is the project's own
 
     def in_environment(self, name: str) -> Self:
@@ -192,3 +195,9 @@ class ProjectContext:
             if _LOG.fullmatch(info.key):
                 return True
         return False
+
+
+def newest_snapshot(data: ObjectStore, loaded: LoadedStates, name: TableName) -> Snapshot | None:
+    """The newest snapshot of a table in a data folder; ``None`` where there is none."""
+    state = StateCache(data.subfolder(str(name)), loaded=loaded).refresh()
+    return None if state is None else state.snapshot

@@ -6,7 +6,7 @@ parts that its log entry lists, compares them with its ``data_sha``, and reads t
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -17,6 +17,7 @@ from dagster_versioned.delta.actions import Add, DomainMetadata, parse_action
 from dagster_versioned.delta.log.snapshot import OWN_DOMAINS, Snapshot
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.errors import AlreadyExists, IntegrityError, LogCorrupt, ObjectNotFound
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, parse_object
 from dagster_versioned.tables.parts import named_sha, vector_object
@@ -203,24 +204,29 @@ NOTHING_ERASED = ErasedParts()
 
 
 class ErasureRegister:
-    """The erasures of a project, read when a log names them; documents never change, so each is read once."""
+    """The erasures of a project, read when a log names them; documents never change, so each is read once.
 
-    def __init__(self, data: ObjectStore) -> None:
+    In an environment they are named by the logs of production, where these are by now: ``production`` gives the newest
+    snapshot of one.
+    """
+
+    def __init__(self, data: ObjectStore, production: Callable[[TableName], Snapshot | None] | None = None) -> None:
         self._data = data
+        self._production = production
         self._known: dict[str, Erasure] = {}
         self._by_key: dict[str, tuple[ErasureName, Erasure]] = {}
         self._composed: dict[tuple[str, ErasureName, int], ErasedParts] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ErasureRegister, (self._data,)
+        return ErasureRegister, (self._data, self._production)
 
-    def of(self, newest: Snapshot, read: Snapshot | None = None) -> ErasedParts:
-        """What stands for parts of a table, as its newest snapshot names the erasures.
+    def of(self, name: TableName, newest: Snapshot, read: Snapshot | None = None) -> ErasedParts:
+        """What stands for parts of a table, as its newest snapshot, or that of production, names the erasures.
 
         Of an older one that is ``read``, only by erasures that came after it: its log lists what stands for the others.
         Raises `IntegrityError` where a document is missing or is not the one that is named.
         """
-        named = ErasureName.by(newest)
+        named = self._newest(name, newest)
         if named is None:
             return NOTHING_ERASED
         known = None if read is None else ErasureName.by(read)
@@ -234,6 +240,14 @@ class ErasureRegister:
             found = found.and_then(erased)
         self._composed[table, named, after] = found
         return found
+
+    def _newest(self, name: TableName, newest: Snapshot) -> ErasureName | None:
+        """The newest erasure that concerns a table."""
+        if self._production is not None and any(newest.metadata.id in erasure.tables for _, erasure in self.all()):
+            there = self._production(name)
+            if there is not None and there.metadata.id == newest.metadata.id:
+                return ErasureName.by(there)
+        return ErasureName.by(newest)
 
     def all(self) -> Sequence[tuple[ErasureName, Erasure]]:
         """Every erasure that was recorded, oldest first, whether or not any log names it yet."""

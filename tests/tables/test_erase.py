@@ -1,19 +1,22 @@
 """Erasing rows from every kept version: what goes, what stays, and that nothing comes back."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from dagster_versioned.branches.environments import create_environment
+from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.branches.export import export_environment
+from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature
 from dagster_versioned.projects.erase import Condition
 from dagster_versioned.projects.project import Project
 from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
+from support.hooked_store import HookedStore
 
 
 def people(*ids: int) -> pa.Table:
@@ -310,8 +313,70 @@ def test_an_environment_made_later_reads_older_versions(project):
     assert ids(there) == [1, 3]
     with pytest.raises(InvalidInput, match="cannot be current again"):
         there.revert(first.metadata_sha)
-    with pytest.raises(InvalidInput, match="environment 'dev' began with"):
-        erase(project, "id = 1")
+
+
+class TestInAnEnvironment:
+    """One that began before rows were erased."""
+
+    @pytest.fixture
+    def there(self, project):
+        project.table("people").write(people(1, 2))
+        project.table("people").write(people(1, 2, 3))
+        project.table("visits").write(people(2, 9))
+        create_environment(project, "dev")
+        return project.in_environment("dev")
+
+    def test_every_version_is_read_without_them(self, project, there):
+        table = there.table("people")
+        names = [version.metadata_sha for version in table.history()]
+        erase(project, "id = 2")
+        for seen in (table, project.in_environment("dev").table("people")):
+            assert [ids(seen, name) for name in names] == [[1, 3], [1]]
+            assert [version.metadata_sha for version in seen.history()] == names
+        assert ids(there.table("visits")) == [2, 9]
+        erase(project, "id = 3")
+        assert ids(table) == [1]
+        assert not list(Path(project.store.uri.removeprefix("file://")).rglob("environments/files/*"))
+        for name in ("people", "visits"):
+            assert there.table(name).verify().ok, there.table(name).verify().findings
+
+    def test_the_table_goes_on_there_after_a_rebase(self, project, there, tmp_path):
+        erase(project, "id = 2")
+        for mode in ("append", "replace"):
+            with pytest.raises(InvalidInput, match="Rebase the environment"):
+                there.table("people").write(people(4), options=TableOptions(mode=mode))
+        assert ids(there.table("people")) == [1, 3]
+        there.table("visits").write(people(7))
+        with pytest.raises(InvalidInput, match="Rebase the environment, and export"):
+            export_environment(project, "dev", str(tmp_path / "there"), tables="all")
+        rebase_environment(project, "dev", dry_run=False)
+        now = project.in_environment("dev")
+        now.table("people").write(people(4), options=TableOptions(mode="append"))
+        assert ids(now.table("people")) == [1, 3, 4]
+        assert now.table("people").verify().ok, now.table("people").verify().findings
+
+    def test_one_that_wrote_the_table_is_promoted_or_dropped_first(self, project, there):
+        there.table("people").write(people(1, 2, 4))
+        with pytest.raises(InvalidInput, match="environment 'dev' has files of people"):
+            erase(project, "id = 2")
+        assert ids(project.table("people")) == [1, 2, 3]
+        drop_environment(project, "dev")
+        erase(project, "id = 2")
+        assert ids(project.table("people")) == [1, 3]
+
+    def test_one_that_writes_the_table_meanwhile_keeps_what_it_reads(self, project, there):
+        hooked = HookedStore(
+            project.store,
+            "put_if_absent",
+            "_delta_log/00000000000000000002.json",
+            lambda: there.table("people").write(people(4), options=TableOptions(mode="append")),
+        )
+        with pytest.raises(InvalidInput, match="environment 'dev' has files of people"):
+            erase(Project("CLINIC", hooked), "id = 2")
+        assert ids(there.table("people")) == [1, 3, 4]
+        drop_environment(project, "dev")
+        erase(project, "id = 2")
+        assert ids(project.table("people")) == [1, 3]
 
 
 def test_an_export_of_an_environment_goes_on_without_the_project(project, tmp_path):

@@ -8,7 +8,7 @@ The exceptions: checkpoints and their index, which other programs and this one l
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 from dagster_versioned.delta.commit.checkpoint import (
     checkpoint_bytes,
@@ -146,10 +146,11 @@ class Publisher:
 
     def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
         """The checkpoints, and what names the last of them, by key below the table's folder."""
-        found = list(self._own_checkpoints(commits))
-        yield from ((checkpoint_key(checkpoint.version), checkpoint.noted) for checkpoint in found)
-        if found and not self._names_foreign(found[-1].version):
-            yield LAST_CHECKPOINT_KEY, found[-1].hint
+        checkpoint = None
+        for checkpoint in self._own_checkpoints(commits):
+            yield checkpoint_key(checkpoint.version), checkpoint.noted[0]
+        if checkpoint is not None and not self._names_foreign(checkpoint.version):
+            yield LAST_CHECKPOINT_KEY, checkpoint.noted[1]
 
     def checkpoint_checks(self, commits: Sequence[Commit]) -> Iterator[tuple[str, Check]]:
         """What must hold of the checkpoints, and of what names the last of them.
@@ -163,14 +164,15 @@ class Publisher:
             last = checkpoint.version
             yield checkpoint_key(checkpoint.version), checkpoint.check(may_lack=named != checkpoint.version)
             if (size := self._size(checkpoint_key(checkpoint.version))) is not None:
-                hints += (checkpoint.hint, checkpoint.plain_hint, hint_of_size(checkpoint.hint, size))
+                hint = checkpoint.noted[1]
+                hints += (hint, checkpoint.plain[1], hint_of_size(hint, size))
         if hints and not self._names_foreign(last):
             yield LAST_CHECKPOINT_KEY, lambda data: data in hints
 
     def misleading(self, commits: Sequence[Commit]) -> Iterator[MisleadingFiles]:
         """What lies in the log beside the commits, whoever wrote it, and is not what they say: checksums, compactions,
         checkpoints but for those of `checkpoints`, and a ``_last_checkpoint`` that names none."""
-        own = [checkpoint_key(checkpoint.version) for checkpoint in _checkpoints(commits)]
+        own = [checkpoint_key(snapshot.version) for snapshot, _ in _due_checkpoints(commits)]
         found = list(misleading_files(self._store, commits, self._forked_at, own))
         yield from found
         named = last_checkpoint_version(self._store)
@@ -205,8 +207,9 @@ class Publisher:
             for at, records in self._own_segments(state.history)
         }
 
-    def _own_checkpoints(self, commits: Sequence[Commit]) -> Iterator["_CheckpointBytes"]:
-        return (checkpoint for checkpoint in _checkpoints(commits) if checkpoint.version > self._forked_at)
+    def _own_checkpoints(self, commits: Sequence[Commit]) -> Iterator["_Checkpoint"]:
+        due = _due_checkpoints(commits)
+        return (_Checkpoint(snapshot, history) for snapshot, history in due if snapshot.version > self._forked_at)
 
     def _own_segments(self, history: History) -> Iterator[tuple[int, Sequence[CommitRecord]]]:
         return ((at, records) for at, records in segments(history) if at > self._forked_at)
@@ -277,18 +280,23 @@ class Publisher:
             return None
 
 
-@dataclass(frozen=True)
-class _CheckpointBytes:
-    """The bytes of one checkpoint, with its note and without, and of the hints that name it."""
+class _Checkpoint:
+    """One checkpoint with the hint that names it, as bytes: with its note, and without, as earlier releases wrote."""
 
-    version: int
-    noted: bytes
-    hint: bytes
-    plain: bytes
-    plain_hint: bytes
+    def __init__(self, snapshot: Snapshot, history: History) -> None:
+        self.version = snapshot.version
+        self._snapshot, self._history = snapshot, history
+
+    @cached_property
+    def noted(self) -> tuple[bytes, bytes]:
+        return checkpoint_bytes(self._snapshot, note_of(self._history))
+
+    @cached_property
+    def plain(self) -> tuple[bytes, bytes]:
+        return checkpoint_bytes(self._snapshot)
 
     def check(self, *, may_lack: bool) -> Check:
-        both = self.noted, self.plain
+        both = self.noted[0], self.plain[0]
 
         def check(data: bytes | None) -> bool:
             if data is None:
@@ -298,13 +306,14 @@ class _CheckpointBytes:
         return check
 
 
-def _checkpoints(commits: Sequence[Commit]) -> Iterator[_CheckpointBytes]:
+def _due_checkpoints(commits: Sequence[Commit]) -> Iterator[tuple[Snapshot, History]]:
+    """What checkpoints are to hold, oldest first."""
     snapshot, history = replayed(commits[:1]), History().advance(commits[:1])
     for at in range(CHECKPOINT_INTERVAL, len(commits), CHECKPOINT_INTERVAL):
         tail = commits[snapshot.version + 1 : at + 1]
         snapshot, history = snapshot.advance(tail), history.advance(tail)
         if has_checkpoint(snapshot):
-            yield _CheckpointBytes(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
+            yield snapshot, history
 
 
 def has_checkpoint(snapshot: Snapshot) -> bool:

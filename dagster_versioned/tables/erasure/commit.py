@@ -38,9 +38,19 @@ class ErasedRows(Guard):
         self._register = project.erasures
         self._name = name
 
+    def before(self, state: TableState | None) -> None:
+        """Raise `InvalidInput` in an environment that began with rows which were erased since: versions that go on from
+        its log would count them."""
+        erased = None if state is None else self._register.of(self._name, state.snapshot)
+        if state is not None and erased and any(add.identity in erased.substitutes for add in parts_of(state.snapshot)):
+            raise InvalidInput(
+                f"Rows were erased from {self._name} since the environment began with it. Nothing was committed. Rebase"
+                " the environment, which goes on from what is left of them then."
+            )
+
     def check(self, state: TableState | None, draft: CommitDraft) -> None:
         """Raise `InvalidInput` for a draft that adds, or needs, an erased part."""
-        if state is None or not (erased := self._register.of(state.snapshot)):
+        if state is None or not (erased := self._register.of(self._name, state.snapshot)):
             return
         needed = draft.needs | {action.key for action in draft.actions if isinstance(action, Add)}
         if back := sorted(needed & erased.keys):

@@ -150,9 +150,10 @@ def find_rows(
     parts: Sequence[KeptPart],
     condition: Condition,
     keys: pa.Table | None = None,
+    without: Mapping[str, Set[str]] | None = None,
 ) -> Iterator[FoundRows]:
     """The rows of each part of which the condition is true, or that have one of the keys, in any schema under which the
-    part is read.
+    part is read. Those ``without`` any, as was found in these schemas before, are not read again.
 
     Of each part the columns of the condition alone are read, deleted rows too, and its bytes are not compared with
     their SHA-256: who takes what is found reads the part whole, and does. Raises `InvalidInput` for a condition
@@ -167,7 +168,7 @@ def find_rows(
             " which nothing is erased. Nothing was erased. Name the rows by another column."
         )
     with ThreadPoolExecutor(_READERS, thread_name_prefix="erase") as pool:
-        yield from pool.map(partial(_found, evaluations, store), parts)
+        yield from pool.map(partial(_found, evaluations, store, without or {}), parts)
 
 
 def find_keys(
@@ -191,8 +192,11 @@ def find_keys(
     return found, evaluations.refusal
 
 
-def _found(evaluations: "_Evaluations", store: ObjectStore, part: KeptPart) -> FoundRows:
-    found = (evaluations.of(store, part, schema) for schema in part.schemas)
+def _found(
+    evaluations: "_Evaluations", store: ObjectStore, without: Mapping[str, Set[str]], part: KeptPart
+) -> FoundRows:
+    known = without.get(part.add.key, ())
+    found = (evaluations.of(store, part, schema) for schema in part.schemas if schema.json() not in known)
     rows = [each for each in found if each is not None]
     found_rows = np.logical_or.reduce(rows) if rows else np.zeros(1, np.bool_)
     return FoundRows(part, found_rows, evaluations.nulled(part.schemas[0]))
