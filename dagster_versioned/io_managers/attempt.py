@@ -300,6 +300,7 @@ def _to_json(asset_key: dg.AssetKey, note: _Note) -> dict[str, Any]:
                 "parent": version.parent.to_json(),
                 "sources": [source.to_json() for source in version.sources],
                 "drafts": list(version.drafts),
+                "seen": version.seen,
             }
             for version in note.versions
         ],
@@ -313,6 +314,7 @@ def _from_json(raw: Any) -> tuple[dg.AssetKey, _Note]:
             Parent.from_json(version["parent"]),
             tuple(SourceVersion.from_json(source) for source in version["sources"]),
             tuple(version.get("drafts", ())),
+            version.get("seen"),
         )
         for version in raw["versions"]
     )

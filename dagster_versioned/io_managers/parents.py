@@ -1,6 +1,7 @@
 """Which versions an output was built from, per partition that it writes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from dagster_versioned.assets.reuse.lazy_input import LazyInput
 from dagster_versioned.errors import TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Parent
 from dagster_versioned.io_managers.attempt import noted, started_at
+from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.partitioning import Partitioning
@@ -161,9 +163,13 @@ def _as_of(
         return lambda wanted: ()
     if any(tuple(version.recorded["asset_key"]) != tuple(dependency.path) for version in then.versions):
         return lambda wanted: ()
-    whole = cache(lambda: table.upstream_of(then))
+
+    def read(chosen: ChosenVersions) -> list[Upstream]:
+        return [replace(upstream, seen=then.log_version) for upstream in table.upstream_of(chosen)]
+
+    whole = cache(lambda: read(then))
     known = frozenset(version.partition for version in then.versions if version.partition is not None)
-    by_partition = _by_partition(table.upstream_of(then.only(sorted(known)))) if known else {}
+    by_partition = _by_partition(read(then.only(sorted(known)))) if known else {}
 
     def of(wanted: frozenset[str] | None) -> Sequence[Upstream]:
         return whole() if wanted is None or not then.versions else list(_of(by_partition, wanted & known))

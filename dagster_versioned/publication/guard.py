@@ -1,6 +1,6 @@
 """A guard: what is built from a parked version is not current before that version is."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
@@ -37,11 +37,11 @@ class PublishedParents(Guard):
         """Look at what the versions of a write are built from."""
         if draft.operation != "WRITE":
             return
-        refuse_unpublished(self._name, draft.unpublished)
+        refuse_unpublished(self._name, draft.built_from)
         by_hand = [entry for entry in draft.info.get("versions", ()) if "run" not in entry["facts"]]
         if by_hand:  # a step has read its parents, so it is known which of them are parked
             heeded = (read for reads in PROCESS.of(ReadsHeeded) for read in reads())
-            refuse_unpublished(self._name, [read for read in heeded if read.drafts])
+            refuse_unpublished(self._name, heeded)
             if (parent := self._unknown_parent(by_hand)) is not None:
                 raise _refusal(self._name, parent, "a draft")
 
@@ -60,10 +60,10 @@ class PublishedParents(Guard):
         return None
 
 
-def refuse_unpublished(name: TableName, parked: Sequence[Upstream]) -> None:
-    """Raise `InvalidInput` for what was read before it was published."""
-    if parked:
-        raise _refusal(name, parked[0].parent, f"the draft {parked[0].drafts[0][:8]}")
+def refuse_unpublished(name: TableName, read: Iterable[Upstream]) -> None:
+    """Raise `InvalidInput` where something was read before it was published."""
+    if (parked := next((upstream for upstream in read if upstream.drafts), None)) is not None:
+        raise _refusal(name, parked.parent, f"the draft {parked.drafts[0][:8]}")
 
 
 def is_committed(project: ProjectContext, parent: Parent) -> bool:

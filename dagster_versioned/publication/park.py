@@ -17,6 +17,7 @@ from dagster_versioned.identity.version import Facts, Run, VersionEntry, created
 from dagster_versioned.publication.guard import refuse_unpublished
 from dagster_versioned.publication.view import beside_collections, commit_in_memory, in_memory, seen_by, view
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
+from dagster_versioned.tables.erasure.commit import refuse_erased_since
 from dagster_versioned.tables.lineage import Parents
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -71,6 +72,8 @@ def park(
         )
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
     upon = _drafts_below(table, descriptions.values())
+    for description in descriptions.values():
+        refuse_erased_since(table.project, table.name, description.built_from)
     began = table.operations.check_name_is_free()
     options = table.with_personal_columns(options)
     with staging_folder(table.store) as staging, ExitStack() as pinned:
@@ -89,7 +92,7 @@ def park(
 
 def _drafts_below(table: VersionedTable, descriptions: Iterable[VersionDescription]) -> tuple[str, ...]:
     """The ids of the drafts that versions are built from. Raises `InvalidInput` for those of another project."""
-    unpublished = [entry for description in descriptions for entry in description.unpublished]
+    unpublished = [entry for description in descriptions for entry in description.built_from if entry.drafts]
     others = [e for e in unpublished if e.parent.source != table.project.name or e.parent.environment]
     refuse_unpublished(table.name, others)
     return tuple(dict.fromkeys(draft for entry in unpublished for draft in entry.drafts))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Protocol, Self
 
-from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput, InvalidName
 from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
@@ -97,8 +96,9 @@ class ProjectContext:
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
         self.loaded = LoadedStates()
-        ahead = None if environment is None else partial(newest_snapshot, production, LoadedStates())
-        self.erasures = ErasureRegister(production, ahead)
+        loaded = self.loaded if environment is None else LoadedStates()
+        self.production_state = partial(newest_state, production, loaded)
+        self.erasures = ErasureRegister(production, None if environment is None else self.production_state)
         self._is_named = False  # this process saw that the place is the project's own
 
     def in_environment(self, name: str) -> Self:
@@ -197,7 +197,6 @@ class ProjectContext:
         return False
 
 
-def newest_snapshot(data: ObjectStore, loaded: LoadedStates, name: TableName) -> Snapshot | None:
-    """The newest snapshot of a table in a data folder; ``None`` where there is none."""
-    state = StateCache(data.subfolder(str(name)), loaded=loaded).refresh()
-    return None if state is None else state.snapshot
+def newest_state(data: ObjectStore, loaded: LoadedStates, name: TableName) -> TableState | None:
+    """The newest state of a table in a data folder; ``None`` where there is none."""
+    return StateCache(data.subfolder(str(name)), loaded=loaded).refresh()

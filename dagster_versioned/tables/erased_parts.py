@@ -21,6 +21,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, parse_object
 from dagster_versioned.tables.parts import named_sha, vector_object
+from dagster_versioned.tables.state import TableState
 
 FOLDER = ".metadata/erasures/"
 """Where the documents are, below the data folder of the project itself, for its environments too."""
@@ -207,10 +208,10 @@ class ErasureRegister:
     """The erasures of a project, read when a log names them; documents never change, so each is read once.
 
     In an environment they are named by the logs of production, where these are by now: ``production`` gives the newest
-    snapshot of one.
+    state of one.
     """
 
-    def __init__(self, data: ObjectStore, production: Callable[[TableName], Snapshot | None] | None = None) -> None:
+    def __init__(self, data: ObjectStore, production: Callable[[TableName], TableState | None] | None = None) -> None:
         self._data = data
         self._production = production
         self._known: dict[str, Erasure] = {}
@@ -245,8 +246,8 @@ class ErasureRegister:
         """The newest erasure that concerns a table."""
         if self._production is not None and any(newest.metadata.id in erasure.tables for _, erasure in self.all()):
             there = self._production(name)
-            if there is not None and there.metadata.id == newest.metadata.id:
-                return ErasureName.by(there)
+            if there is not None and there.snapshot.metadata.id == newest.metadata.id:
+                return ErasureName.by(there.snapshot)
         return ErasureName.by(newest)
 
     def all(self) -> Sequence[tuple[ErasureName, Erasure]]:

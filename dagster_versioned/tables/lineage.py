@@ -38,8 +38,10 @@ def upstreams(
         made_in = _made_in(project, table, max(version.log_version for version in chosen.versions))
         parent = Parent(project.name, str(table), whole.metadata_sha, whole.data_sha, environment=made_in)
         sources = tuple(s for version in chosen.versions for s in _sources(project.name, table, version))
-        return [Upstream(parent, sources, drafts(*chosen.versions))]
-    return [upstream_of_version(project, table, version, drafts(version)) for version in chosen.versions]
+        found = [Upstream(parent, sources, drafts(*chosen.versions))]
+    else:
+        found = [upstream_of_version(project, table, version, drafts(version)) for version in chosen.versions]
+    return [replace(upstream, seen=history.log_version) for upstream in found]
 
 
 def upstream_of_version(

@@ -3,17 +3,21 @@
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from dagster_versioned import ProjectResource, VersionedParquetIOManager
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.branches.export import export_environment
 from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature
+from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.erase import Condition
 from dagster_versioned.projects.project import Project
+from dagster_versioned.publication.park import park
 from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
@@ -377,6 +381,78 @@ class TestInAnEnvironment:
         drop_environment(project, "dev")
         erase(project, "id = 2")
         assert ids(project.table("people")) == [1, 3]
+
+
+class TestWhatIsBuiltFromThem:
+    """A step reads rows, they are erased meanwhile, and then it wants to commit what it made of them."""
+
+    @pytest.fixture
+    def project(self, project):
+        project.table("people").write(people(1, 2))
+        project.table("daily").write(people(2), partition="a")
+        project.table("daily").write(people(3), partition="b")
+        return project
+
+    @pytest.mark.parametrize(("table", "how"), [("people", {}), ("daily", {}), ("daily", {"partition": "a"})])
+    def test_is_refused_until_it_is_computed_again(self, project, table, how):
+        read = project.table(table).upstream(**how)
+        erase(project, "id = 2", "people", "daily")
+        with pytest.raises(InvalidInput, match=f"of {table} since it was read for total.*Run it again"):
+            project.table("total").write(pa.table({"n": [2]}), parents=read)
+        assert not project.table("total").exists()
+        project.table("total").write(pa.table({"n": [1]}), parents=project.table(table).upstream(**how))
+
+    def test_goes_on_where_other_rows_were_erased(self, project):
+        read = [*project.table("daily").upstream(partition="b"), *project.table("people").upstream()]
+        erase(project, "id = 2", "daily")
+        project.table("total").write(pa.table({"n": [2]}), parents=read)
+
+    def test_may_be_built_from_what_is_left_of_an_older_version(self, project):
+        old = project.table("people").version().metadata_sha
+        erase(project, "id = 2")
+        project.table("total").write(pa.table({"n": [1]}), parents=project.table("people").upstream(old))
+
+    def test_is_not_parked_either(self, project):
+        read = project.table("people").upstream()
+        erase(project, "id = 2")
+        with pytest.raises(InvalidInput, match="Run it again"):
+            park(project.table("total"), {None: people(2)}, parents=read, run=Run("r1", "total", 0))
+
+    def test_waits_for_a_rebase_in_an_environment(self, project):
+        create_environment(project, "dev")
+        there = project.in_environment("dev")
+        read = there.table("people").upstream()
+        there.table("total").write(pa.table({"n": [2]}), parents=read)
+        erase(project, "id = 2")
+        with pytest.raises(InvalidInput, match="Rebase the environment"):
+            there.table("total").write(pa.table({"n": [3]}), parents=read)
+        rebase_environment(project, "dev", dry_run=False)
+        there = project.in_environment("dev")
+        there.table("total").write(pa.table({"n": [1]}), parents=there.table("people").upstream())
+
+    @pytest.mark.parametrize("is_input", [True, False])
+    def test_fails_in_a_step(self, project, is_input):
+        def look() -> pa.Table:
+            project.erase("id = 2", ["people"], why="asked", dry_run=False)
+            return pa.table({"n": [2]})
+
+        if is_input:
+
+            @dg.asset
+            def total(people: pa.Table) -> pa.Table:
+                return look()
+        else:
+
+            @dg.asset(deps=["people"])
+            def total() -> pa.Table:
+                return look()
+
+        source = dg.AssetSpec("people")
+        place = project.store.uri.removeprefix("file://")
+        resources = {"io_manager": VersionedParquetIOManager(project=ProjectResource(name="CLINIC", location=place))}
+        with pytest.raises(InvalidInput, match=r"since it was read for total.*Run it again"):
+            dg.materialize([source, total], resources=resources, selection=[total])
+        assert not project.table("total").exists()
 
 
 def test_an_export_of_an_environment_goes_on_without_the_project(project, tmp_path):

@@ -1,6 +1,6 @@
 """The commit of an erasure to one table: its heads as new versions, and what every reader and writer has to know."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dagster_versioned.delta.actions import Action, Add, Protocol
@@ -12,7 +12,7 @@ from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import nothing, summed
 from dagster_versioned.errors import CommitConflict, InvalidInput
-from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
@@ -24,6 +24,7 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_p
 from dagster_versioned.tables.read import row_order_of, scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import asset_key_of
+from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
@@ -35,6 +36,7 @@ class ErasedRows(Guard):
     """Refuses what would bring erased rows back, whoever commits it: a part that was erased is in no version again."""
 
     def __init__(self, project: ProjectContext, name: TableName, store: ObjectStore) -> None:
+        self._project = project
         self._register = project.erasures
         self._name = name
 
@@ -49,7 +51,8 @@ class ErasedRows(Guard):
             )
 
     def check(self, state: TableState | None, draft: CommitDraft) -> None:
-        """Raise `InvalidInput` for a draft that adds, or needs, an erased part."""
+        """Raise `InvalidInput` for a draft that adds, or needs, an erased part, or is built from erased rows."""
+        refuse_erased_since(self._project, self._name, draft.built_from)
         if state is None or not (erased := self._register.of(self._name, state.snapshot)):
             return
         needed = draft.needs | {action.key for action in draft.actions if isinstance(action, Add)}
@@ -59,6 +62,34 @@ class ErasedRows(Guard):
                 " was committed. Write the rows without those that were erased; an older version can be read, and its"
                 " rows written anew."
             )
+
+
+def refuse_erased_since(project: ProjectContext, name: TableName, read: Iterable[Upstream]) -> None:
+    """Raise `InvalidInput` where rows were erased from a version after it was read: what is built from it has them."""
+    own = [each for each in read if each.seen is not None and each.parent.source == project.name]
+    for upstream in own if own and project.erasures.all() else ():
+        if _is_erased_since(project, upstream):
+            parent = upstream.parent
+            again = "Run it again" if project.environment is None else "Rebase the environment, and run it again"
+            raise InvalidInput(
+                f"Rows were erased from version {parent.version[:8]} of {parent.table} since it was read for {name}, "
+                f"which would have what was made of them. Nothing was committed. {again}: it reads what is left."
+            )
+
+
+def _is_erased_since(project: ProjectContext, read: Upstream) -> bool:
+    table = table_name(read.parent.table)
+    if read.seen is None or (state := project.production_state(table)) is None:
+        return False
+    history, environment = state.history, project.environment
+    since = read.seen if environment is None else environment.forked_at(table)
+    if all(record.operation != OPERATION for record in history.between(since + 1, history.log_version)):
+        return False
+    erased = project.erasures.of(table, state.snapshot).versions
+    sha = read.parent.version
+    if any(v.metadata_sha == sha and (v.log_version, v.partition) in erased for v in history.versions):
+        return True
+    return bool(erased) and any(record.member("partitions_sha") == sha for record in history.records)
 
 
 class ErasedHead(PendingWrite):

@@ -52,8 +52,8 @@ class CommitDraft:
     """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
 
     ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
-    files that no version needs any more (`CommitInfo.forgotten`). ``unpublished`` is what its versions are built from
-    that is parked. ``needs`` are the objects that have to be there, ``staged`` the files that are put before the
+    files that no version needs any more (`CommitInfo.forgotten`). ``built_from`` is what its versions are built from,
+    as it was read. ``needs`` are the objects that have to be there, ``staged`` the files that are put before the
     commit. One that only heals what was lost puts them, and ``commits`` nothing.
     """
 
@@ -63,7 +63,7 @@ class CommitDraft:
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     announces: bool = True
     forgets: Sequence[str] = ()
-    unpublished: Sequence[Upstream] = ()
+    built_from: Sequence[Upstream] = ()
     needs: frozenset[str] = frozenset()
     staged: Sequence[StagedFiles] = ()
     commits: bool = True

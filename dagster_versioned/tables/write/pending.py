@@ -31,8 +31,8 @@ from dagster_versioned.tables.upstream import Upstream
 
 @dataclass(frozen=True)
 class VersionDescription:
-    """What describes a version besides its data; all of it is part of the identity, but ``unpublished``: those of its
-    upstreams that are parked."""
+    """What describes a version besides its data; all of it is part of the identity, but ``built_from``: its upstreams,
+    as they were read."""
 
     asset_key: tuple[str, ...]
     table_type: TableType
@@ -41,7 +41,7 @@ class VersionDescription:
     code_version: str | None = None
     message: str | None = None
     custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    unpublished: tuple[Upstream, ...] = ()
+    built_from: tuple[Upstream, ...] = ()
 
     @classmethod
     def of(cls, identity: Identity) -> Self:

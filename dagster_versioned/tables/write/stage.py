@@ -71,7 +71,7 @@ def describe(
         code_version=code_version,
         message=message,
         custom=options.custom,
-        unpublished=tuple(upstream for upstream in parents if upstream.drafts),
+        built_from=tuple(parents),
     )
 
 

@@ -166,7 +166,7 @@ class TableWrite:
             ],
             info=_versions_info(state, changing, ended),
             parameters={"mode": "Overwrite"},
-            unpublished=[*chain.from_iterable(plan.pending.description.unpublished for plan in changing)],
+            built_from=[*chain.from_iterable(plan.pending.description.built_from for plan in changing)],
             needs=self._needs(changes),
             staged=self._staged(changes),
         )
