@@ -137,9 +137,10 @@ def written_in(project: "Project") -> list[WrittenTable]:
         return []
     found: list[WrittenTable] = []
     for name in environment.written_names():
-        head, forked = project.table(str(name)).resolve(), environment.fork.tables.get(name)
-        commits = head.log_version - environment.forked_at(name)
-        if commits > 0:
+        table, forked = project.table(str(name)), environment.fork.tables.get(name)
+        head = table.resolve()
+        is_longer = head.log_version > environment.forked_at(name)
+        if is_longer and (commits := environment.commits_in(name, table.state)):
             found.append(WrittenTable(name, None if forked is None else forked.head.head, head.head, commits))
     return found
 

@@ -242,11 +242,6 @@ class _Table:
         self._shas = [commit.sha256 for commit in commits]
         state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
         self._adds = parts_of(state.snapshot)
-        if here.erasures.of(name, state.snapshot).of(self._adds) != self._adds:
-            raise InvalidInput(
-                f"Rows were erased from {name} since the environment {self._environment} began with it. Nothing was"
-                " exported. Rebase the environment, and export it then."
-            )
         changes = ChangeFiles(commits)
         needed = changes.needed(state.history.versions)
         own = changes.of(state.history.heads.values())

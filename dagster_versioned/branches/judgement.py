@@ -14,6 +14,7 @@ from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, Inv
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, partitions_sha
 from dagster_versioned.tables.configuration import with_statistics_of
+from dagster_versioned.tables.erased_parts import ERASE, REDACT
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -30,7 +31,7 @@ REASONS = (LeftToProduction, CommitConflict, HeldHead, InvalidInput, Unsupported
 
 _KEPT_SHARE = 0.5
 """A version with fewer than this share of the rows that it replaces looks like one of a sample."""
-_OPERATIONS = ("WRITE", "VACUUM", "REBASE")
+_OPERATIONS = ("WRITE", "VACUUM", "REBASE", ERASE, REDACT)
 
 
 @dataclass(frozen=True)

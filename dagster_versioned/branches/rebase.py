@@ -224,6 +224,8 @@ def _judged(
     left: list[LeftCell] = []
     for name in here.environment.written_names():
         try:
+            if not here.environment.commits_in(name, here.table(str(name)).state):
+                continue
             tables[name] = JudgedTable(there, here, name, production=production)
         except TableNotFound:
             continue  # no commit came of it

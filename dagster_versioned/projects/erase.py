@@ -8,6 +8,7 @@ next one. The condition, and the values in it, are written nowhere.
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,14 +19,21 @@ import pyarrow as pa
 
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
+from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.configuration import CHANGE_FEED, constraints_of, is_set
 from dagster_versioned.tables.context import ProjectContext
-from dagster_versioned.tables.environment.registry import FILES
+from dagster_versioned.tables.documents.parked_draft import forget_bounds
 from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
 from dagster_versioned.tables.erasure.commit import ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_keys, find_rows, kept_parts
+from dagster_versioned.tables.erasure.forks import (
+    forks_of,
+    names_to_follow,
+    redaction_of_fork,
+    refuse_written,
+    refuse_written_fork,
+)
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
 from dagster_versioned.tables.feature_record import FeatureRecord
@@ -179,21 +187,8 @@ def _require_possible(project: ProjectContext, table: VersionedTable, collector:
             " erased. Purge the versions that had the rows instead, or turn it off and expire the versions that it"
             " tells of."
         )
-    _refuse_written(project, table)
+    refuse_written(project, table)
     former_files(project, state, timedelta(0))  # refuses where an environment reads a name that the table had
-
-
-def _refuse_written(project: ProjectContext, table: VersionedTable) -> None:
-    """Raise `InvalidInput` where an environment, which may have been dropped, has versions or files of a table."""
-    names = {str(table.name), *(name for _, name in TableRecord.of(table.state.snapshot).former)}
-    for info in project.store.list(FILES):
-        _, _, environment, _, _, name, _ = (*info.key.split("/", 6), "")[:7]
-        if name in names:
-            raise InvalidInput(
-                f"The environment {environment!r} has files of {table.name}: {info.key}. No file of the table was"
-                f" deleted. Promote what it has, drop it (`dagster-versioned env drop {environment} --apply`), and"
-                " erase again."
-            )
 
 
 def _refuse_copies(collector: Collector, rows: Sequence[FoundRows]) -> None:
@@ -292,7 +287,7 @@ class _Erasing:
 
     def _find(self) -> "list[_TableSearch]":
         kept = [
-            (table, state, kept_parts(table.store, state, self.project.erasures.of(table.name, state.snapshot)))
+            (table, state, kept_parts(table.store, state, self.project.erasures.of(state.snapshot)))
             for table, state in ((table, table.state) for table in self.collectors)
         ]
         keys = self._find_keys(kept) if self.condition.key else None
@@ -402,7 +397,7 @@ class _Erasing:
 
     def _refuse_erased_again(self, found: "_TableSearch", own: "dict[Identity, Add | None]") -> None:
         """Raise where all that is left of a part are rows that were erased before, and were written again since."""
-        erased = self.project.erasures.of(found.table.name, found.state.snapshot)
+        erased = self.project.erasures.of(found.state.snapshot)
         if back := next((add.key for add in own.values() if add is not None and add.key in erased.keys), None):
             raise InvalidInput(
                 f"What would be left in {found.table.name} are rows that were erased before: the part {back}. Nothing"
@@ -410,19 +405,27 @@ class _Erasing:
             )
 
     def _finish_recorded(self) -> None:
-        """Have each table's log name what is recorded of it, and delete what was erased."""
+        """Have the logs of each table name what is recorded of it, and delete what was erased."""
         for table in self.collectors:
-            last: Erasure | None = None
             for name, erasure in self.project.erasures.all():
-                if (own := erasure.tables.get(table.state.snapshot.metadata.id)) is None:
-                    continue
-                with staging_folder(table.store) as staging:
-                    made = ErasureCommit(staging, name, own, erasure.by, lambda table=table: self._check(table))
-                    if made.is_open(table.state):
-                        table.operations.change(made.draft)
-                last = erasure if ErasureName.by(table.state.snapshot) == name else last
-            if last is not None:
-                self._delete(table, last)
+                self._commit(table, name, erasure, partial(self._check, table))
+            if not (named := names_to_follow(table)):
+                continue
+            recorded = dict(self.project.erasures.all())
+            for fork, _ in forks_of(self.project, table):
+                for name in named:
+                    with suppress(EnvironmentNotFound):  # it was dropped since
+                        self._commit(fork, name, recorded[name], partial(refuse_written_fork, fork))
+            self._delete(table, recorded[named[-1]])
+
+    def _commit(self, table: VersionedTable, name: ErasureName, erasure: Erasure, check: Callable[[], None]) -> None:
+        """Have the log of a table name an erasure, if that is of it and follows what the log names."""
+        if (own := erasure.tables.get(table.state.snapshot.metadata.id)) is None:
+            return
+        with staging_folder(table.store) as staging:
+            made = ErasureCommit(staging, name, own, erasure.by, check)
+            if made.is_open(table.state):
+                table.operations.change(made.draft)
 
     def _check(self, table: VersionedTable) -> None:
         require("erase", self.project, table)
@@ -431,7 +434,6 @@ class _Erasing:
     def _delete(self, table: VersionedTable, erasure: Erasure) -> None:
         """Delete the parts that were erased, unless somebody began to need them meanwhile."""
         state = table.state
-        _refuse_written(self.project, table)
         former = partial(former_files, self.project, state, timedelta(0))
         self.collectors[table].plan_erasure(erasure.by, erasure.why, former).apply()
 
@@ -439,15 +441,19 @@ class _Erasing:
         """Take what tells of erased rows out of the table's log, and out of those that it had under other names."""
 
         def redaction(state: "TableState") -> Redaction:
-            return Redaction.of(
-                state, self.project.erasures.of(table.name, state.snapshot), self.collectors[table].needed()
-            )
+            return Redaction.of(state, self.project.erasures.of(state.snapshot), self.collectors[table].needed())
 
         redact_log(table.operations, redaction)
+        for fork, at in forks_of(self.project, table):
+            with suppress(EnvironmentNotFound):  # it was dropped since
+                redact_log(fork.operations, partial(redaction_of_fork, fork, at), forked_at=at)
+                forget_bounds(
+                    fork.project.data, str(table.name), {*self.project.erasures.of(table.state.snapshot).keys}
+                )
         gone = redaction(table.state)
         for name, ended in ended_logs(self.project, table.state).items() if gone.keys or gone.versions else ():
             store = self.project.data.subfolder(name)
-            put_entries(store, redacted_entries(store, ended.log_version, gone))
+            put_entries(store, redacted_entries(store, range(ended.log_version + 1), gone))
 
 
 def computed_from(project: ProjectContext, names: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.document import drop_document, put_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, HeadDocument, head_key, read_head, table_head
+from dagster_versioned.tables.erased_parts import ERASE, REDACT
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.table_record import TableRecord
 
@@ -86,14 +87,19 @@ def put_moment(
 def check_kept(project: ProjectContext, heads: Mapping[TableName, HeadDocument], what: str) -> None:
     """Whether all that these heads name is there still, now that the document of ``what`` keeps it.
 
-    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since, and
-    `ProjectMoved` where a migration was.
+    Raises `CommitConflict` where a collection or an erasure was faster, which can be only where a head has moved since,
+    and `ProjectMoved` where a migration was.
     """
     project.check_unmarked()  # a migration that began before the document was there did not count it
     for name, document in heads.items():
         if read_head(project.data, head_key(name)) == document:
             continue
         history = TableOperations(project, name).existing_state().history
+        since = history.between(document.log_version + 1, history.log_version)
+        if any(record.operation in (ERASE, REDACT) for record in since):
+            raise CommitConflict(
+                f"Rows of {name} were erased while {what} was made. Nothing is left of it. Create it again."
+            )
         for version in history.until(document.log_version).heads.values():
             if version.gone is not None:  # announced, or done
                 raise CommitConflict(

@@ -79,7 +79,7 @@ def write_bundle(
     snapshot = opened.operations.cache.older(found.log_version)
     adds = parts_of(snapshot, found.partition)
     check_parts(found, adds)
-    if with_rows and project.erasures.of(opened.name, opened.state.snapshot, snapshot).of(adds) != adds:
+    if with_rows and project.erasures.of(opened.state.snapshot, snapshot).of(adds) != adds:
         raise ExpiredVersion(
             f"Rows were erased from version {found.short}, so its bytes are not those that its name proves. Nothing was"
             " written. What is left of it is proved without them: --without-rows."

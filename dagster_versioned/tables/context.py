@@ -1,8 +1,7 @@
 """What all verbs of a project's tables share: the place, whose it is, and what this process remembers of it."""
 
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol, Self
 
 from dagster_versioned.errors import InvalidInput, InvalidName
@@ -10,11 +9,11 @@ from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_proje
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import read_alone
 from dagster_versioned.tables.documents.manifest import recorded_project
-from dagster_versioned.tables.environment.registry import Environment, open_environment
+from dagster_versioned.tables.environment.registry import Environment, generations, open_environment
 from dagster_versioned.tables.erased_parts import ErasureRegister
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.stand_ins import stand_in_for
-from dagster_versioned.tables.state import LoadedStates, StateCache, TableState
+from dagster_versioned.tables.state import LoadedStates, TableState
 from dagster_versioned.tables.write.commit import Guard
 
 LEFT_KEY = "_delta_log/.left"
@@ -96,9 +95,7 @@ class ProjectContext:
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
         self.loaded = LoadedStates()
-        loaded = self.loaded if environment is None else LoadedStates()
-        self.production_state = partial(newest_state, production, loaded)
-        self.erasures = ErasureRegister(production, None if environment is None else self.production_state)
+        self.erasures = ErasureRegister(production)
         self._is_named = False  # this process saw that the place is the project's own
 
     def in_environment(self, name: str) -> Self:
@@ -106,6 +103,12 @@ class ProjectContext:
         self.refuse_in_environment("Another environment", "Open it from the project itself")
         opened = open_environment(self.store, self.name, name)
         return type(self)(self.name, self.store, author=self.author, environment=opened, observers=self.observers)
+
+    def in_environments(self) -> Iterator[Self]:
+        """The project in each of its environments, see `registry.generations`."""
+        self.refuse_in_environment("Other environments", "Open the project itself")
+        for each in generations(self.store, self.name):
+            yield type(self)(self.name, self.store, author=self.author, environment=each, observers=self.observers)
 
     def at(self, store: ObjectStore) -> Self:
         """The same project, at another place."""
@@ -195,8 +198,3 @@ class ProjectContext:
             if _LOG.fullmatch(info.key):
                 return True
         return False
-
-
-def newest_state(data: ObjectStore, loaded: LoadedStates, name: TableName) -> TableState | None:
-    """The newest state of a table in a data folder; ``None`` where there is none."""
-    return StateCache(data.subfolder(str(name)), loaded=loaded).refresh()

@@ -6,7 +6,7 @@ parts that its log entry lists, compares them with its ``data_sha``, and reads t
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -17,14 +17,15 @@ from dagster_versioned.delta.actions import Add, DomainMetadata, parse_action
 from dagster_versioned.delta.log.snapshot import OWN_DOMAINS, Snapshot
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.errors import AlreadyExists, IntegrityError, LogCorrupt, ObjectNotFound
-from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, parse_object
 from dagster_versioned.tables.parts import named_sha, vector_object
-from dagster_versioned.tables.state import TableState
 
 FOLDER = ".metadata/erasures/"
 """Where the documents are, below the data folder of the project itself, for its environments too."""
+
+ERASE, REDACT = "ERASE", "REDACT"
+"""The operations of the commits by which a log says that rows were erased, and what it tells no more."""
 
 DOMAIN = f"{OWN_DOMAINS}erasures"
 """The domain of a log that names the newest erasure which concerns the table."""
@@ -205,29 +206,24 @@ NOTHING_ERASED = ErasedParts()
 
 
 class ErasureRegister:
-    """The erasures of a project, read when a log names them; documents never change, so each is read once.
+    """The erasures of a project, read when a log names them; documents never change, so each is read once."""
 
-    In an environment they are named by the logs of production, where these are by now: ``production`` gives the newest
-    state of one.
-    """
-
-    def __init__(self, data: ObjectStore, production: Callable[[TableName], TableState | None] | None = None) -> None:
+    def __init__(self, data: ObjectStore) -> None:
         self._data = data
-        self._production = production
         self._known: dict[str, Erasure] = {}
         self._by_key: dict[str, tuple[ErasureName, Erasure]] = {}
         self._composed: dict[tuple[str, ErasureName, int], ErasedParts] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ErasureRegister, (self._data, self._production)
+        return ErasureRegister, (self._data,)
 
-    def of(self, name: TableName, newest: Snapshot, read: Snapshot | None = None) -> ErasedParts:
-        """What stands for parts of a table, as its newest snapshot, or that of production, names the erasures.
+    def of(self, newest: Snapshot, read: Snapshot | None = None) -> ErasedParts:
+        """What stands for parts of a table, as its newest snapshot names the erasures.
 
         Of an older one that is ``read``, only by erasures that came after it: its log lists what stands for the others.
         Raises `IntegrityError` where a document is missing or is not the one that is named.
         """
-        named = self._newest(name, newest)
+        named = ErasureName.by(newest)
         if named is None:
             return NOTHING_ERASED
         known = None if read is None else ErasureName.by(read)
@@ -241,14 +237,6 @@ class ErasureRegister:
             found = found.and_then(erased)
         self._composed[table, named, after] = found
         return found
-
-    def _newest(self, name: TableName, newest: Snapshot) -> ErasureName | None:
-        """The newest erasure that concerns a table."""
-        if self._production is not None and any(newest.metadata.id in erasure.tables for _, erasure in self.all()):
-            there = self._production(name)
-            if there is not None and there.snapshot.metadata.id == newest.metadata.id:
-                return ErasureName.by(there.snapshot)
-        return ErasureName.by(newest)
 
     def all(self) -> Sequence[tuple[ErasureName, Erasure]]:
         """Every erasure that was recorded, oldest first, whether or not any log names it yet."""

@@ -9,6 +9,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.context import ProjectContext
+from dagster_versioned.tables.erased_parts import ERASE
 from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.parts import objects_of, parts_of
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
@@ -28,8 +29,8 @@ class OwnFiles(Guard):
 
     def complete(self, draft: CommitDraft) -> None:
         """Copy what the draft adds and is neither the environment's own nor kept for it."""
-        if not isinstance(self._store, OverlayStore):
-            return  # production itself
+        if not isinstance(self._store, OverlayStore) or draft.operation == ERASE:
+            return  # production itself; or what stands for parts that it keeps, which it keeps as well
         adds = (action for action in draft.actions if isinstance(action, Add))
         for key in sorted(objects_of(self._store, adds)):
             if not self._store.is_own(key) and key not in self._of_fork():

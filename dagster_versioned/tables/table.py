@@ -495,7 +495,7 @@ class VersionedTable:
         """The exact files of versions that were chosen."""
         state = self.operations.cache.known or self._known()  # by which they were chosen, most often
         snapshot = self._snapshot(state, chosen.log_version)
-        erased = self.project.erasures.of(self.name, state.snapshot, snapshot)
+        erased = self.project.erasures.of(state.snapshot, snapshot)
         return version_files(self.store, snapshot, chosen, columns, erased)
 
     def choose(
@@ -797,13 +797,13 @@ class VersionedTable:
     def _parts(self, version: Version) -> tuple[Add, ...]:
         state = self._known()
         snapshot = self._snapshot(state, version.log_version)
-        return self.project.erasures.of(self.name, state.snapshot, snapshot).of(parts_of(snapshot, version.partition))
+        return self.project.erasures.of(state.snapshot, snapshot).of(parts_of(snapshot, version.partition))
 
     def _refuse_erased(self, version: Version) -> None:
         """Raise `InvalidInput` for a version that some rows were erased from, which cannot be current again."""
         state = self._known()
         snapshot = self._snapshot(state, version.log_version)
-        erased = self.project.erasures.of(self.name, state.snapshot, snapshot)
+        erased = self.project.erasures.of(state.snapshot, snapshot)
         if any(add.identity in erased.substitutes for add in parts_of(snapshot, version.partition) if erased):
             raise InvalidInput(
                 f"Rows were erased from version {version.short} (@{version.log_version}), so it cannot be current again"

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files.statistics import num_records
-from dagster_versioned.delta.log.commits import Commit, commits_after
+from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.errors import (
     ExpiredVersion,
     IntegrityError,
@@ -24,7 +24,7 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionedError,
 )
-from dagster_versioned.identity.names import DATA_FOLDER, TableName, table_name
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.context import ProjectContext
@@ -32,7 +32,7 @@ from dagster_versioned.tables.documents.datom_documents import Check
 from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
-from dagster_versioned.tables.erased_parts import FOLDER
+from dagster_versioned.tables.erased_parts import FOLDER, ErasureRegister
 from dagster_versioned.tables.history import MEMBER, OUTLINE, REDACTION, CommitRecord, History, Version, redaction_in
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.protection import known_shas
@@ -132,9 +132,9 @@ def verify_table(
     except VersionedError as error:
         return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
     whole = reference is None and partition is None
-    findings = [*_redactions(commits, _told_by_production(table, commits)), *_chain(commits, state.history, witnesses)]
+    findings = list(_chain(commits, state.history, witnesses))
     versions, gaps, unknown = _verified_versions(table, state, reference, partition)
-    wrong, parts = _identities(commits, versions, table, state)
+    wrong, parts = _identities(commits, versions, table.project.erasures, state)
     # A head that is derived from an altered identity looks like a right one; the identity is the finding.
     documents, derived = _derived(table, state, commits, with_head=not wrong) if whole else (0, iter(()))
     findings += [*unknown, *wrong, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
@@ -219,23 +219,12 @@ def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
         yield Finding("document", key, "the log does not imply it; repair() takes it away")
 
 
-def _told_by_production(table: VerifiedTable, commits: Sequence[Commit]) -> dict[str, str]:
-    """How production redacted entries that an environment has, since that began."""
-    environment = table.project.environment
-    if environment is None or not any(commit.is_redacted for commit in commits):
-        return {}
-    forked_at = environment.forked_at(table.name)
-    entries: dict[str, str] = {}
-    for commit in commits_after(environment.base.subfolder(DATA_FOLDER).subfolder(str(table.name)), forked_at):
-        entries.update((redaction_in(commit) or {}).get("entries", {}))
-    return {at: sha for at, sha in entries.items() if int(at) <= forked_at}
-
-
-def _redactions(commits: Sequence[Commit], entries: dict[str, str]) -> Iterator[Finding]:
-    """Redacted commits that a later one, or ``entries``, does not know to be redacted so.
+def _redactions(commits: Sequence[Commit]) -> Iterator[Finding]:
+    """Redacted commits that a later one does not know to be redacted so.
 
     The one after it has what may not be changed (`History` refuses it), or is of a release that does not record that.
     """
+    entries: dict[str, str] = {}
     for commit in reversed(commits):
         told, where = entries.get(f"{commit.version}"), f"@{commit.version}"
         stored = hashlib.sha256(commit.data).hexdigest()
@@ -255,7 +244,8 @@ def _unbound(commits: Sequence[Commit]) -> Iterator[str]:
 
 
 def _chain(commits: Sequence[Commit], history: History, witnesses: Mapping[int, str]) -> Iterator[Finding]:
-    """Every commit's link to the one before, and what the witnesses say."""
+    """Every commit's link to the one before, what the witnesses say, and that redacted ones are as a later one says."""
+    yield from _redactions(commits)
     for before, commit in zip([None, *commits], commits, strict=False):
         own = (commit.commit_info or {}).get(MEMBER)
         if not isinstance(own, Mapping):
@@ -314,7 +304,7 @@ def _bound(records: Sequence[CommitRecord], whole: Set[int]) -> Set[int]:
 
 
 def _identities(
-    commits: Sequence[Commit], versions: Iterable[Version], table: VerifiedTable, state: TableState
+    commits: Sequence[Commit], versions: Iterable[Version], register: ErasureRegister, state: TableState
 ) -> tuple[list[Finding], Sequence[Add]]:
     """Identities against their SHAs and against the parts in the log; returns also the parts to look at.
 
@@ -322,7 +312,7 @@ def _identities(
     """
     findings: list[Finding] = []
     try:
-        erased = table.project.erasures.of(table.name, state.snapshot)
+        erased = register.of(state.snapshot)
     except VersionedError as error:
         return [Finding("document", FOLDER, str(error))], []
     parts: dict[tuple[str, str | None], Add] = {}

@@ -1,7 +1,7 @@
 """Erasing rows from every kept version: what goes, what stays, and that nothing comes back."""
 
+from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
@@ -12,12 +12,13 @@ from deltalake import write_deltalake
 from dagster_versioned import ProjectResource, VersionedParquetIOManager
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.branches.export import export_environment
-from dagster_versioned.branches.rebase import rebase_environment
-from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature
+from dagster_versioned.branches.promote import promote
+from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.erase import Condition
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
+from dagster_versioned.storage.wrappers import StoreWrapper
 from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
@@ -30,6 +31,19 @@ def people(*ids: int) -> pa.Table:
 @pytest.fixture
 def project(tmp_path):
     return Project.open("CLINIC", str(tmp_path / "data"), author="ann")
+
+
+def append(table, number):
+    table.write(people(number), options=TableOptions(mode="append"))
+
+
+def operations(table):
+    return [record.operation for record in table.state.history.records]
+
+
+def named(table):
+    """The files of every version of a table."""
+    return {file.key for version in table.history() for file in table.files(f"@{version.log_version}").scan.files}
 
 
 def ids(table, version=None):
@@ -336,37 +350,66 @@ class TestInAnEnvironment:
         erase(project, "id = 2")
         for seen in (table, project.in_environment("dev").table("people")):
             assert [ids(seen, name) for name in names] == [[1, 3], [1]]
-            assert [version.metadata_sha for version in seen.history()] == names
+            assert [version.metadata_sha for version in seen.history()][-2:] == names
+            assert seen.version().metadata_sha == project.table("people").version().metadata_sha
         assert ids(there.table("visits")) == [2, 9]
         erase(project, "id = 3")
         assert ids(table) == [1]
-        assert not list(Path(project.store.uri.removeprefix("file://")).rglob("environments/files/*"))
         for name in ("people", "visits"):
             assert there.table(name).verify().ok, there.table(name).verify().findings
+        assert not promote(project, "dev").promoted
 
-    def test_the_table_goes_on_there_after_a_rebase(self, project, there, tmp_path):
+    def test_the_table_goes_on_there(self, project, there, tmp_path):
+        project.table("single").write(people(2))
+        project.table("single").write(people(7))
+        create_environment(project, "warm")
+        warm = project.in_environment("warm")
+        digest = warm.table("single").history()[-1].facts.digest
+        erase(project, "id = 2", "people", "single")
+        for opened, name in ((there, "people"), (warm, "single"), (warm, "people")):
+            table = opened.table(name)
+            before = ids(table)
+            for number in range(4, 16):  # past a checkpoint
+                append(table, number)
+            assert ids(table) == [*before, *range(4, 16)]
+            assert table.verify().ok, table.verify().findings
+        value = digest.split(":")[1].encode()
+        for file in tmp_path.rglob("*"):
+            assert not file.is_file() or value not in file.read_bytes(), file
+            if file.name.endswith(".checkpoint.parquet"):
+                assert value.decode() not in str(pq.read_table(file).to_pylist()), file
+        with pytest.raises(InvalidInput, match="environment 'dev' has written people"):
+            erase(project, "id = 3")
+        for name in ("dev", "warm"):
+            drop_environment(project, name)
+        erase(project, "id = 3")
+
+    def test_an_export_goes_on_without_the_project(self, project, there, tmp_path):
+        project.table("people").write(people(5))
+        create_environment(project, "late")
         erase(project, "id = 2")
-        for mode in ("append", "replace"):
-            with pytest.raises(InvalidInput, match="Rebase the environment"):
-                there.table("people").write(people(4), options=TableOptions(mode=mode))
-        assert ids(there.table("people")) == [1, 3]
-        there.table("visits").write(people(7))
-        with pytest.raises(InvalidInput, match="Rebase the environment, and export"):
-            export_environment(project, "dev", str(tmp_path / "there"), tables="all")
-        rebase_environment(project, "dev", dry_run=False)
-        now = project.in_environment("dev")
-        now.table("people").write(people(4), options=TableOptions(mode="append"))
-        assert ids(now.table("people")) == [1, 3, 4]
-        assert now.table("people").verify().ok, now.table("people").verify().findings
+        for name in ("dev", "late"):
+            export_environment(project, name, str(tmp_path / name), tables="all")
+            exported = Project.open("CLINIC", str(tmp_path / name)).table("people")
+            assert exported.verify().ok, exported.verify().findings
+            append(exported, 8)
+            assert exported.verify().ok, exported.verify().findings
 
     def test_one_that_wrote_the_table_is_promoted_or_dropped_first(self, project, there):
         there.table("people").write(people(1, 2, 4))
-        with pytest.raises(InvalidInput, match="environment 'dev' has files of people"):
+        with pytest.raises(InvalidInput, match="environment 'dev' has written people"):
             erase(project, "id = 2")
         assert ids(project.table("people")) == [1, 2, 3]
         drop_environment(project, "dev")
         erase(project, "id = 2")
         assert ids(project.table("people")) == [1, 3]
+
+    def test_one_that_has_a_draft_of_the_table_publishes_or_drops_it_first(self, project, there):
+        park(there.table("people"), {None: people(1, 2)}, run=Run("r1", "people", 0))
+        with pytest.raises(InvalidInput, match="parked draft"):
+            erase(project, "id = 2")
+        there.drop_parked(there.parked()[0].id)
+        erase(project, "id = 2")
 
     def test_one_that_writes_the_table_meanwhile_keeps_what_it_reads(self, project, there):
         hooked = HookedStore(
@@ -375,12 +418,39 @@ class TestInAnEnvironment:
             "_delta_log/00000000000000000002.json",
             lambda: there.table("people").write(people(4), options=TableOptions(mode="append")),
         )
-        with pytest.raises(InvalidInput, match="environment 'dev' has files of people"):
+        with pytest.raises(InvalidInput, match="environment 'dev' has written people"):
             erase(Project("CLINIC", hooked), "id = 2")
-        assert ids(there.table("people")) == [1, 3, 4]
+        assert ids(there.table("people")) == [1, 2, 3, 4]
         drop_environment(project, "dev")
         erase(project, "id = 2")
         assert ids(project.table("people")) == [1, 3]
+
+    @pytest.mark.parametrize("how", ["append", "merge", "vectors", "revert"])
+    @pytest.mark.parametrize("call", range(1, 30, 4))
+    def test_one_that_began_to_write_before_goes_on_from_what_is_left(self, project, there, tmp_path, how, call):
+        class AtCall(StoreWrapper):
+            calls = 0
+
+            def _around(self, verb, key, size, action):
+                AtCall.calls += 1
+                if AtCall.calls == call:
+                    with suppress(InvalidInput):  # it has files there by now
+                        erase(project, "id = 2")
+                return action()
+
+        late = Project("CLINIC", AtCall(project.store)).in_environment("dev").table("people")
+        merged = {"mode": "merge", "merge_key": ("id",)}
+        vectors = {"properties": {"delta.enableDeletionVectors": "true"}}
+        options = {"append": {"mode": "append"}, "merge": merged, "vectors": merged | vectors}
+        with suppress(InvalidInput, VersionNotFound):  # what was erased cannot be current again
+            late.revert("@0") if how == "revert" else late.write(people(3, 4), options=TableOptions(**options[how]))
+        table = project.in_environment("dev").table("people")
+        assert table.verify().ok, table.verify().findings
+        if 2 not in ids(project.table("people")) and "ERASE" in operations(table):
+            assert 2 not in ids(table)
+            for file in tmp_path.rglob("*.parquet"):
+                if "environments" in file.parts and "_delta_log" not in file.parts:
+                    assert 2 not in pq.read_table(file)["id"].to_pylist() or file.name not in named(table), file
 
 
 class TestWhatIsBuiltFromThem:
@@ -418,16 +488,14 @@ class TestWhatIsBuiltFromThem:
         with pytest.raises(InvalidInput, match="Run it again"):
             park(project.table("total"), {None: people(2)}, parents=read, run=Run("r1", "total", 0))
 
-    def test_waits_for_a_rebase_in_an_environment(self, project):
+    def test_is_refused_in_an_environment(self, project):
         create_environment(project, "dev")
         there = project.in_environment("dev")
         read = there.table("people").upstream()
         there.table("total").write(pa.table({"n": [2]}), parents=read)
         erase(project, "id = 2")
-        with pytest.raises(InvalidInput, match="Rebase the environment"):
+        with pytest.raises(InvalidInput, match="Run it again"):
             there.table("total").write(pa.table({"n": [3]}), parents=read)
-        rebase_environment(project, "dev", dry_run=False)
-        there = project.in_environment("dev")
         there.table("total").write(pa.table({"n": [1]}), parents=there.table("people").upstream())
 
     @pytest.mark.parametrize("is_input", [True, False])

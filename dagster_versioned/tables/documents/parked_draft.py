@@ -344,7 +344,8 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
 
 
 def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
-    """Take from drafts what they say of the values in parts that were purged, by their keys."""
+    """Take from drafts what they say of the values in parts that were purged, by their keys: bounds, and of those that
+    are closed the digests of rows."""
 
     def without(part: Part) -> Part:
         kept = {name: value for name, value in part.statistics.items() if name not in ("minValues", "maxValues")}
@@ -360,10 +361,23 @@ def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
                 version if version.parts is None else replace(version, parts=tuple(map(without, version.parts)))
                 for version in draft.versions
             )
+            if not draft.is_living:
+                versions = tuple(
+                    _without_digest(version)
+                    if version.parts is None or any(part_key(part) in erased for part in version.parts)
+                    else version
+                    for version in versions
+                )
             return None if versions == draft.versions else replace(draft, versions=versions).to_bytes()
 
         with suppress(IntegrityError):  # what cannot be read is named where it is
             update_document(data, info.key, change)
+
+
+def _without_digest(version: ParkedVersion) -> ParkedVersion:
+    digest = RowsDigest.parse(version.entry.facts.digest)
+    told = replace(digest, value="0" * len(digest.value)).text
+    return replace(version, entry=replace(version.entry, facts=replace(version.entry.facts, digest=told)))
 
 
 def settle(data: ObjectStore, draft: ParkedDraft, **changes: Any) -> ParkedDraft:

@@ -7,6 +7,7 @@ has another folder, so what a writer is late with reaches nobody.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
@@ -17,6 +18,7 @@ from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.document import is_dropped, read_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
 from dagster_versioned.tables.environment.fork import EnvironmentDocument, Fork
+from dagster_versioned.tables.erased_parts import ERASE, REDACT
 from dagster_versioned.tables.state import TableState
 
 FOLDER = "environments/forks/"
@@ -64,6 +66,11 @@ class Environment:
         """The log version up to which a table is production's; -1 for one that production did not have."""
         forked = self.fork.tables.get(table)
         return -1 if forked is None else forked.log_version
+
+    def commits_in(self, table: TableName, state: TableState) -> int:
+        """How many commits of a table were made in it, but for what says that rows were erased from production."""
+        since = state.history.between(self.forked_at(table) + 1, state.log_version)
+        return sum(record.operation not in (ERASE, REDACT) for record in since)
 
     def check_forked(self, table: TableName, state: TableState) -> None:
         """Raise `IntegrityError` where the table's log is not the one that was forked, but another one in its place."""
@@ -161,6 +168,19 @@ def names_of(store: ObjectStore) -> Iterator[str]:
         name, is_document, rest = info.key.removeprefix(FOLDER).partition(".json")
         if is_document and not rest and "/" not in name and not is_dropped(info):
             yield name
+
+
+def generations(store: ObjectStore, project: str) -> Iterator[Environment]:
+    """Each environment of the project at this root, as it is, and as a rebase that is on its way will leave it.
+
+    Raises `IntegrityError` where one cannot be read, and `InvalidInput` for one of another project.
+    """
+    for name in names_of(store):
+        with suppress(EnvironmentNotFound):  # it was dropped since
+            document, etag = document_of(store, project, name)
+            for fork in (document.fork, document.next):
+                if fork is not None:
+                    yield Environment(fork, store, etag)
 
 
 def environments_of(store: ObjectStore) -> list[Fork]:

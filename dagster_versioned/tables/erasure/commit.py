@@ -16,20 +16,18 @@ from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
-from dagster_versioned.tables.erased_parts import ErasedParts, ErasureName, TableErasure
+from dagster_versioned.tables.erased_parts import ERASE, ErasedParts, ErasureName, TableErasure
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of, recorded_rows
 from dagster_versioned.tables.read import row_order_of, scan_of
-from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import asset_key_of
 from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
-
-OPERATION = "ERASE"
 
 
 class ErasedRows(Guard):
@@ -40,20 +38,10 @@ class ErasedRows(Guard):
         self._register = project.erasures
         self._name = name
 
-    def before(self, state: TableState | None) -> None:
-        """Raise `InvalidInput` in an environment that began with rows which were erased since: versions that go on from
-        its log would count them."""
-        erased = None if state is None else self._register.of(self._name, state.snapshot)
-        if state is not None and erased and any(add.identity in erased.substitutes for add in parts_of(state.snapshot)):
-            raise InvalidInput(
-                f"Rows were erased from {self._name} since the environment began with it. Nothing was committed. Rebase"
-                " the environment, which goes on from what is left of them then."
-            )
-
     def check(self, state: TableState | None, draft: CommitDraft) -> None:
         """Raise `InvalidInput` for a draft that adds, or needs, an erased part, or is built from erased rows."""
         refuse_erased_since(self._project, self._name, draft.built_from)
-        if state is None or not (erased := self._register.of(self._name, state.snapshot)):
+        if state is None or not (erased := self._register.of(state.snapshot)):
             return
         needed = draft.needs | {action.key for action in draft.actions if isinstance(action, Add)}
         if back := sorted(needed & erased.keys):
@@ -70,26 +58,26 @@ def refuse_erased_since(project: ProjectContext, name: TableName, read: Iterable
     for upstream in own if own and project.erasures.all() else ():
         if _is_erased_since(project, upstream):
             parent = upstream.parent
-            again = "Run it again" if project.environment is None else "Rebase the environment, and run it again"
             raise InvalidInput(
                 f"Rows were erased from version {parent.version[:8]} of {parent.table} since it was read for {name}, "
-                f"which would have what was made of them. Nothing was committed. {again}: it reads what is left."
+                f"which would have what was made of them. Nothing was committed. Run it again: it reads what is left."
             )
 
 
 def _is_erased_since(project: ProjectContext, read: Upstream) -> bool:
-    table = table_name(read.parent.table)
-    if read.seen is None or (state := project.production_state(table)) is None:
+    name = table_name(read.parent.table)
+    state = StateCache(project.data.subfolder(str(name)), loaded=project.loaded).refresh()
+    if read.seen is None or state is None:
         return False
-    history, environment = state.history, project.environment
-    since = read.seen if environment is None else environment.forked_at(table)
-    if all(record.operation != OPERATION for record in history.between(since + 1, history.log_version)):
+    history = state.history
+    if all(record.operation != ERASE for record in history.between(read.seen + 1, history.log_version)):
         return False
-    erased = project.erasures.of(table, state.snapshot).versions
-    sha = read.parent.version
-    if any(v.metadata_sha == sha and (v.log_version, v.partition) in erased for v in history.versions):
-        return True
-    return bool(erased) and any(record.member("partitions_sha") == sha for record in history.records)
+    erased = project.erasures.of(state.snapshot).versions
+    forked_at = history.log_version if project.environment is None else project.environment.forked_at(name)
+    named = (version for version in history.versions if version.metadata_sha == read.parent.version)
+    if any((v.log_version, v.partition) in erased or v.log_version > forked_at for v in named):
+        return True  # of what an environment made itself, the record does not say which versions had them
+    return bool(erased) and any(record.member("partitions_sha") == read.parent.version for record in history.records)
 
 
 class ErasedHead(PendingWrite):
@@ -190,7 +178,7 @@ class ErasureCommit:
             return None
         self._check()
         heads = self._heads(state)
-        drafted = CommitDraft(OPERATION, [], {"versions": []})
+        drafted = CommitDraft(ERASE, [], {"versions": []})
         if heads:
             drafted = self._write(state, heads).draft(state, timestamp) or drafted
         protocol = next((each for each in drafted.actions if isinstance(each, Protocol)), state.snapshot.protocol)
@@ -227,7 +215,7 @@ class ErasureCommit:
         asset_key = asset_key_of(state)
         writes = [ErasedHead(self._staging.store, head, self._erased, asset_key) for head in heads]
         satisfied = constraints_of(configuration)
-        return TableWrite(self._staging, writes, options, satisfied, author=self._by, operation=OPERATION)
+        return TableWrite(self._staging, writes, options, satisfied, author=self._by, operation=ERASE)
 
     def _tombstones(self, drafted: CommitDraft, state: TableState, timestamp: int) -> list[Action]:
         """Of what stands for parts of older versions alone, one of each file: for programs that delete what no log

@@ -22,19 +22,18 @@ from dagster_versioned.delta.log.commits import (
     in_parallel,
     is_commit,
     parse_commit,
+    read_commits,
 )
 from dagster_versioned.delta.log.redaction import Choice, claim, outline, redacted_lines, repeats_members
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.errors import CommitConflict, IntegrityError, PreconditionFailed
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import LEFT_KEY
-from dagster_versioned.tables.erased_parts import ErasedParts, VersionKey
+from dagster_versioned.tables.erased_parts import REDACT, ErasedParts, VersionKey
 from dagster_versioned.tables.history import MEMBER, REDACTION
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.commit import CommitDraft
-
-OPERATION = "REDACT"
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,12 @@ class RedactedEntry:
     etag: str | None
 
 
-def redact_log(operations: TableOperations, redaction: Callable[[TableState], Redaction]) -> None:
+def redact_log(
+    operations: TableOperations, redaction: Callable[[TableState], Redaction], *, forked_at: int = -1
+) -> None:
     """Take what tells of erased rows out of every entry of a log, and delete what is derived from it, to make it anew.
 
+    Of an environment's log the entries up to ``forked_at`` are production's: it says how they are redacted by now.
     Raises `CommitConflict` where somebody else changes an entry; a later run goes on where this one ended.
     """
     entries: Sequence[RedactedEntry] = ()
@@ -73,9 +75,11 @@ def redact_log(operations: TableOperations, redaction: Callable[[TableState], Re
     def draft(state: TableState | None, _: int) -> CommitDraft | None:
         nonlocal entries
         assert state is not None  # it was searched
-        entries = redacted_entries(operations.store, state.log_version, redaction(state))
+        own = range(forked_at + 1, state.log_version + 1)
+        entries = redacted_entries(operations.store, own, redaction(state))
         told = {f"{entry.log_version}": hashlib.sha256(entry.data).hexdigest() for entry in entries}
-        return _draft(state, told, done=False) if entries else None
+        told.update(_redacted_since(operations.store, state, forked_at))
+        return _draft(state, told, done=False) if told else None
 
     operations.change(draft)
     if not entries and not _is_open(operations.existing_state()):
@@ -88,8 +92,19 @@ def redact_log(operations: TableOperations, redaction: Callable[[TableState], Re
     operations.publisher.rebuild(operations.cache)
 
 
-def redacted_entries(store: ObjectStore, last: int, redaction: Redaction) -> Sequence[RedactedEntry]:
-    """The entries up to one that tell what they are to tell no more, as they are to be."""
+def _redacted_since(store: ObjectStore, state: TableState, forked_at: int) -> Iterator[tuple[str, str]]:
+    """Redacted entries that are production's, as they are now, of which the log does not say that."""
+    told = dict[str, str]()
+    for record in state.history.records if forked_at >= 0 else ():
+        told.update((record.member(REDACTION) or {}).get("entries", {}))
+    for commit in read_commits(store, 0, forked_at) if forked_at >= 0 else ():
+        sha = hashlib.sha256(commit.data).hexdigest()
+        if commit.is_redacted and told.get(f"{commit.version}") != sha:
+            yield f"{commit.version}", sha
+
+
+def redacted_entries(store: ObjectStore, own: Sequence[int], redaction: Redaction) -> Sequence[RedactedEntry]:
+    """Those of some entries that tell what they are to tell no more, as they are to be."""
 
     def entry(log_version: int) -> RedactedEntry | None:
         data, info = store.get_with_info(commit_key(log_version))
@@ -97,7 +112,7 @@ def redacted_entries(store: ObjectStore, last: int, redaction: Redaction) -> Seq
         return None if made == data else RedactedEntry(log_version, made, info.etag)
 
     local = store.local_path(commit_key(0)) is not None
-    found = in_parallel(entry, range(last + 1), unless=local)
+    found = in_parallel(entry, own, unless=local)
     return [each for each in found if each is not None]
 
 
@@ -117,7 +132,7 @@ def _draft(state: TableState, entries: Mapping[str, str], *, done: bool) -> Comm
     read = state.snapshot
     protocol = protocol_with(read.protocol, {f"{ASKED}{ERASURES}": "supported"}, read.schema)
     said = {REDACTION: {"done": done, "entries": entries}}
-    return CommitDraft(OPERATION, unlike(protocol, read.protocol), said, announces=False)
+    return CommitDraft(REDACT, unlike(protocol, read.protocol), said, announces=False)
 
 
 def _is_open(state: TableState) -> bool:

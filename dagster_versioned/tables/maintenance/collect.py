@@ -671,7 +671,7 @@ class Collector:
     def _claims(self, state: TableState) -> Claims:
         if self._claimed.log_version < state.log_version:
             self._claimed.advance(read_commits(self._store, self._claimed.log_version + 1, state.log_version))
-            self._claimed.erase(self.protectors.project.erasures.of(self.protectors.table, state.snapshot))
+            self._claimed.erase(self.protectors.project.erasures.of(state.snapshot))
         return self._claimed
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
