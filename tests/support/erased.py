@@ -5,6 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.storage.object_store import ObjectStore
+
 
 def people(numbers: list[int], serial: int = 0) -> pa.Table:
     return pa.table(
@@ -16,13 +18,14 @@ def people(numbers: list[int], serial: int = 0) -> pa.Table:
     )
 
 
-def assert_gone(folder: Path, *texts: str) -> None:
-    """No file below a folder has any of the texts, decompressed or not."""
-    for file in folder.rglob("*"):
-        if not file.is_file():
-            continue
-        data = file.read_bytes()
-        if file.suffix == ".parquet":
-            data += str(pq.read_table(file).to_pylist()).encode()
+def assert_gone(place: Path | ObjectStore, *texts: str) -> None:
+    """No file below a folder, or object of a store, has any of the texts, decompressed or not."""
+    if isinstance(place, Path):
+        files = ((str(file), file.read_bytes()) for file in place.rglob("*") if file.is_file())
+    else:
+        files = ((info.key, place.get(info.key)) for info in place.list())
+    for name, data in files:
+        rows = str(pq.read_table(pa.BufferReader(data)).to_pylist()) if name.endswith(".parquet") else ""
         for text in texts:
-            assert text.encode() not in data, (file, text)
+            assert text.encode() not in data, (name, text)
+            assert text not in rows, (name, text)

@@ -19,6 +19,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import row_order_of
@@ -116,22 +117,43 @@ def written(place) -> Project:
     return project
 
 
+def ids(table, at):
+    return sorted(table.read(at if at is None else f"@{at}")["id"].to_pylist())
+
+
 def erase(project, sql="id = 2 or id = 3"):
     return project.erase(sql, ["people"], why="asked", dry_run=False)
 
 
-@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_erasure_that_died_anywhere_is_finished_by_the_next(tmp_path, every):
-    written(tmp_path / "count")
-    counted = CountingStore(LocalStore(tmp_path / "count"))
+@pytest.mark.parametrize(
+    ("every", "place"),
+    [
+        (23, "local"),
+        pytest.param(1, "local", marks=pytest.mark.slow),
+        pytest.param(5, "s3", marks=[pytest.mark.slow, pytest.mark.s3]),
+    ],
+)
+def test_an_erasure_that_died_anywhere_is_finished_by_the_next(tmp_path, request, every, place):
+    server = request.getfixturevalue("s3_server") if place == "s3" else None
+
+    def new(name: str) -> ObjectStore:
+        return LocalStore(tmp_path / name) if server is None else server.store(server.new_bucket())
+
+    def begun(store: ObjectStore) -> None:
+        """An environment begins with the table, too, and reads it alone."""
+        create_environment(written(store), "dev")
+
+    counted = CountingStore(new("count"))
+    begun(counted)
+    first = len(counted.calls)
     erase(Project("P", counted))
-    for number in range(1, len(counted.calls) + 1, every):
+    for number in range(1, len(counted.calls) - first + 1, every):
         for fault in (Fault.BEFORE, Fault.LOST_ANSWER):
-            folder = tmp_path / f"{number}-{fault.name}"
-            written(folder)
+            store = new(f"{number}-{fault.name}")
+            begun(store)
             with suppress(VersionedError):  # some failures are of what is derived, and only logged
-                erase(Project("P", FaultStore(LocalStore(folder), AtCall(number, fault))))
-            project = Project("P", LocalStore(folder))
+                erase(Project("P", FaultStore(store, AtCall(number, fault))))
+            project = Project("P", store)
             before = [project.table("people").read(f"@{at}")["id"].to_pylist() for at in range(3)]
             assert all(set(numbers) >= {1, 4, 5} for numbers in before), "what is not erased can be read meanwhile"
             erase(project)
@@ -141,8 +163,12 @@ def test_an_erasure_that_died_anywhere_is_finished_by_the_next(tmp_path, every):
                 [1, 4, 5, 6, 7, 8, 9],
                 [1, 4, 5, 6, 7, 8, 9, 10],
             ]
+            there = project.in_environment("dev").table("people")
+            assert [ids(there, at) for at in range(3)] == [ids(table, at) for at in range(3)]
+            assert ids(there, None) == ids(table, None)
             assert table.verify().ok
-            assert_gone(folder, "person-0002", "person-0003")
+            assert there.verify().ok, there.verify().findings
+            assert_gone(store if server else tmp_path / f"{number}-{fault.name}", "person-0002", "person-0003")
 
 
 def test_rows_that_a_writer_adds_meanwhile_are_erased_too(tmp_path):

@@ -96,7 +96,8 @@ def _redacted_since(store: ObjectStore, state: TableState, forked_at: int) -> It
     """Redacted entries that are production's, as they are now, of which the log does not say that."""
     told = dict[str, str]()
     for record in state.history.records if forked_at >= 0 else ():
-        told.update((record.member(REDACTION) or {}).get("entries", {}))
+        said: Mapping[str, Mapping[str, str]] = record.member(REDACTION) or {}
+        told.update(said.get("entries", {}))
     for commit in read_commits(store, 0, forked_at) if forked_at >= 0 else ():
         sha = hashlib.sha256(commit.data).hexdigest()
         if commit.is_redacted and told.get(f"{commit.version}") != sha:
