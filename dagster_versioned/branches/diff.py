@@ -12,6 +12,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.configuration import personal_columns
 from dagster_versioned.tables.diff import VersionDiff
+from dagster_versioned.tables.erased_parts import ERASE
 from dagster_versioned.tables.history import Version
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _of_table(project: "Project", name: TableName, reading: DiffOptions) -> Iter
     had = history.until(forked_at).heads if forked_at >= 0 else {}
     for partition in sorted({*had, *history.heads}, key=lambda key: key or ""):
         before, after = had.get(partition), history.heads.get(partition)
+        if after is not None and history.record(after.log_version).operation == ERASE:
+            continue  # production's, too
         if before is None or after is None or before.metadata_sha != after.metadata_sha:
             yield _compared(table, partition, before, after, reading)
 

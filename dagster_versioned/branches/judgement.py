@@ -107,7 +107,7 @@ class JudgedTable:
             self.left.append(LeftCell(self.name, None, why))
             return
         for partition, version in self.state.history.heads.items():
-            if version.log_version > self.forked_at:
+            if version.log_version > self.forked_at and not self._is_erased_head(version):
                 why = self._why_left(version, base)
                 if why is None:
                     self.cells[partition] = version
@@ -146,6 +146,10 @@ class JudgedTable:
         if clustering_of(before) != clustering_of(state.snapshot):
             return "the columns that it is clustered by were changed in the environment"
         return None
+
+    def _is_erased_head(self, version: Version) -> bool:
+        """Whether an erasure made it, in production, too."""
+        return self.state.history.record(version.log_version).operation == ERASE
 
     def _is_another(self, base: TableState | None) -> str | None:
         """Why production's table is not the one that the environment went on with."""
@@ -200,11 +204,13 @@ class JudgedTable:
         return None
 
     def _other_head(self, version: Version, history: History) -> Version | None:
-        """The head in the place of a version, unless a rebase has brought that one, or an earlier one, as it is."""
+        """The head in the place of a version, unless a rebase has brought that one, or an earlier one, as it is, or it
+        came of an erasure that the environment followed."""
         head = history.heads.get(version.partition)
         if head is None or head.metadata_sha == version.metadata_sha:
             return None
-        is_brought = self.is_rebased and history.record(head.log_version).operation == "REBASE"
+        operation = history.record(head.log_version).operation
+        is_brought = operation == ERASE or (self.is_rebased and operation == "REBASE")
         if is_brought and any(
             stored.metadata_sha == head.metadata_sha and stored.partition == head.partition
             for stored in self.state.history.versions

@@ -17,7 +17,9 @@ from dagster_versioned.identity.version import Parent
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.context import ProjectContext
+from dagster_versioned.tables.erased_parts import ErasureName
 from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.lineage import reading_of
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable, open_table
 from dagster_versioned.tables.upstream import Upstream
@@ -165,7 +167,12 @@ def _as_of(
         return lambda wanted: ()
 
     def read(chosen: ChosenVersions) -> list[Upstream]:
-        return [replace(upstream, seen=then.log_version) for upstream in table.upstream_of(chosen)]
+        found = table.upstream_of(chosen)
+        if ErasureName.by(table.state.snapshot) is None:
+            return found
+        snapshot = table.operations.cache.older(then.log_version)  # what the step has seen
+        reading = reading_of(table.project, table.name, snapshot, chosen)
+        return [replace(upstream, reading=reading) for upstream in found]
 
     whole = cache(lambda: read(then))
     known = frozenset(version.partition for version in then.versions if version.partition is not None)

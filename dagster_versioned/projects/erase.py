@@ -8,7 +8,6 @@ next one. The condition, and the values in it, are written nowhere.
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,20 +18,20 @@ import pyarrow as pa
 
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, IntegrityError, InvalidInput
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.configuration import CHANGE_FEED, constraints_of, is_set
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import forget_bounds
-from dagster_versioned.tables.erased_parts import Erasure, ErasureName, Identity, TableErasure, VersionKey
+from dagster_versioned.tables.erased_parts import ERASE, Erasure, ErasureName, Identity, TableErasure, VersionKey
 from dagster_versioned.tables.erasure.commit import ErasureCommit
 from dagster_versioned.tables.erasure.find import Condition, FoundRows, KeptPart, find_keys, find_rows, kept_parts
 from dagster_versioned.tables.erasure.forks import (
     forks_of,
-    names_to_follow,
     redaction_of_fork,
     refuse_written,
     refuse_written_fork,
+    unless_dropped,
 )
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
 from dagster_versioned.tables.erasure.substitute import substitutes
@@ -45,6 +44,7 @@ from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.rename import ended_logs, former_files
 from dagster_versioned.tables.table import VersionedTable, open_table
 from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
 from dagster_versioned.tables.write.stage import staging_folder
 from dagster_versioned.tables.write.table_actions import refuse_left
@@ -280,10 +280,19 @@ class _Erasing:
             if (named := self._record([each for each in found if each.rows])) is not None:
                 epochs.append(named.epoch)
             self._finish_recorded()
+            self._fence([each.table for each in found if not each.rows])
         raise CommitConflict(
             f"Rows that were to be erased came back {_PASSES} times, from writers that go on. What was erased stays"
             " erased. Stop those writers, and erase once more."
         )
+
+    def _fence(self, tables: Sequence[VersionedTable]) -> None:
+        """Commit to the logs of tables that had none of the rows, so that a writer who has read them elsewhere, before
+        they were erased there, looks again, see `refuse_erased_since`; what it committed before is found by now."""
+        for table in tables:
+            for log in (table, *(fork for fork, _ in forks_of(self.project, table))):
+                with unless_dropped(log):
+                    log.operations.change(lambda _, __: CommitDraft(ERASE, [], {"versions": []}, announces=False))
 
     def _find(self) -> "list[_TableSearch]":
         kept = [
@@ -409,12 +418,12 @@ class _Erasing:
         for table in self.collectors:
             for name, erasure in self.project.erasures.all():
                 self._commit(table, name, erasure, partial(self._check, table))
-            if not (named := names_to_follow(table)):
+            if not (named := self.project.erasures.named(table.state.snapshot)):
                 continue
             recorded = dict(self.project.erasures.all())
             for fork, _ in forks_of(self.project, table):
                 for name in named:
-                    with suppress(EnvironmentNotFound):  # it was dropped since
+                    with unless_dropped(fork):
                         self._commit(fork, name, recorded[name], partial(refuse_written_fork, fork))
             self._delete(table, recorded[named[-1]])
 
@@ -445,7 +454,7 @@ class _Erasing:
 
         redact_log(table.operations, redaction)
         for fork, at in forks_of(self.project, table):
-            with suppress(EnvironmentNotFound):  # it was dropped since
+            with unless_dropped(fork):
                 redact_log(fork.operations, partial(redaction_of_fork, fork, at), forked_at=at)
                 forget_bounds(
                     fork.project.data, str(table.name), {*self.project.erasures.of(table.state.snapshot).keys}

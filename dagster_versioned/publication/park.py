@@ -16,7 +16,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Facts, Run, VersionEntry, created_at_text, data_sha
 from dagster_versioned.publication.guard import refuse_unpublished
 from dagster_versioned.publication.view import beside_collections, commit_in_memory, in_memory, seen_by, view
-from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion, settle
 from dagster_versioned.tables.erasure.commit import refuse_erased_since
 from dagster_versioned.tables.lineage import Parents
 from dagster_versioned.tables.options import TableOptions
@@ -85,6 +85,12 @@ def park(
     draft = replace(parked.draft, backfill=backfill, upon=upon)
     table.project.check_unmarked()
     table.project.data.put(draft.key, draft.to_bytes())
+    try:
+        for description in descriptions.values():  # an erasure that came meanwhile did not see the draft
+            refuse_erased_since(table.project, table.name, description.built_from)
+    except InvalidInput as error:
+        settle(table.project.data, draft, standing="superseded", why=str(error), closed_at=draft.parked_at)
+        raise
     if table.project.environment is not None:
         table.project.environment.check_committed()
     return replace(parked, draft=draft)

@@ -10,6 +10,7 @@ from dagster_versioned.publication.guard import is_committed
 from dagster_versioned.publication.write import Superseded, parked_write
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_by_id, read_drafts, settle
+from dagster_versioned.tables.erasure.commit import refuse_erased_after
 from dagster_versioned.tables.preconditions import require
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
@@ -136,6 +137,8 @@ def _publish(
         write = parked_write(table.store, staging, draft)
 
         def plan(state: TableState | None, timestamp: int) -> CommitDraft | None:
+            parents = (parent for version in draft.versions for parent in version.entry.identity.parents)
+            refuse_erased_after(project, draft.table, parents, datetime.fromisoformat(draft.parked_at))
             if (found := judge(draft)) is not None:
                 raise _Held(found.why, failed=found.failed)
             return write.draft(state, timestamp)

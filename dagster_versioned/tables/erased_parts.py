@@ -263,6 +263,15 @@ class ErasureRegister:
             return None
         return ErasureName(erasure.epoch, hashlib.sha256(data).hexdigest())
 
+    def named(self, newest: Snapshot) -> Sequence[ErasureName]:
+        """The erasures of a table, as its newest snapshot names them, oldest first. Raises `IntegrityError`."""
+        found: list[ErasureName] = []
+        name = ErasureName.by(newest)
+        while name is not None:
+            found.append(name)
+            name = self._table_erasure(newest.metadata.id, name).previous
+        return found[::-1]
+
     def copy_to(self, data: ObjectStore) -> None:
         """Put every record into another data folder, for logs that are copied there and name them."""
         for info in self._data.list(FOLDER):
@@ -273,15 +282,19 @@ class ErasureRegister:
         found: list[TableErasure] = []
         name: ErasureName | None = named
         while name is not None and name.epoch > after:
-            erasure = self._known.get(name.sha256) or self._read(name.epoch, name.sha256)
-            if (erased := erasure.tables.get(table)) is None:
-                raise IntegrityError(
-                    f"The record of an erasure {document_key(name.epoch)} does not know the table that names it. No row"
-                    " was returned. Restore the record from a copy."
-                )
+            erased = self._table_erasure(table, name)
             found.append(erased)
             name = erased.previous
         return found[::-1]
+
+    def _table_erasure(self, table: str, name: ErasureName) -> TableErasure:
+        erasure = self._known.get(name.sha256) or self._read(name.epoch, name.sha256)
+        if (erased := erasure.tables.get(table)) is None:
+            raise IntegrityError(
+                f"The record of an erasure {document_key(name.epoch)} does not know the table that names it. No row"
+                " was returned. Restore the record from a copy."
+            )
+        return erased
 
     def _read(self, epoch: int, sha: str) -> Erasure:
         key = document_key(epoch)

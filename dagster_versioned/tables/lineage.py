@@ -4,22 +4,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput, VersionNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, SourceVersion
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.context import ProjectContext
-from dagster_versioned.tables.history import History, Version
-from dagster_versioned.tables.upstream import Upstream
+from dagster_versioned.tables.erased_parts import ErasureName
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.upstream import Reading, Upstream
 
 Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
 """What every frame of a write was built from, or by partition what each was."""
 
 
 def upstreams(
-    project: ProjectContext, table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
+    project: ProjectContext, table: TableName, state: TableState, chosen: ChosenVersions, parked: Mapping[int, str]
 ) -> list[Upstream]:
-    """The lineage of what is built from these versions of a table, whose ``history`` they are in.
+    """The lineage of what is built from these versions of a table, in whose ``state`` they are.
 
     ``parked`` are the log versions that are of drafts, with the drafts' ids. A partitioned table that was read as a
     whole is one parent: its ``partitions_sha``. Raises `VersionNotFound` where no version was chosen.
@@ -34,14 +37,23 @@ def upstreams(
         return tuple(dict.fromkeys(parked[at] for version in versions if (at := version.log_version) in parked))
 
     if chosen.whole and chosen.versions[0].partition is not None:
-        whole = history.until(chosen.log_version).whole
+        whole = state.history.until(chosen.log_version).whole
         made_in = _made_in(project, table, max(version.log_version for version in chosen.versions))
         parent = Parent(project.name, str(table), whole.metadata_sha, whole.data_sha, environment=made_in)
         sources = tuple(s for version in chosen.versions for s in _sources(project.name, table, version))
         found = [Upstream(parent, sources, drafts(*chosen.versions))]
     else:
         found = [upstream_of_version(project, table, version, drafts(version)) for version in chosen.versions]
-    return [replace(upstream, seen=history.log_version) for upstream in found]
+    reading = reading_of(project, table, state.snapshot, chosen)
+    return [replace(upstream, reading=reading) for upstream in found]
+
+
+def reading_of(project: ProjectContext, table: TableName, snapshot: Snapshot, chosen: ChosenVersions) -> Reading:
+    """What was read of a table, as its log was at a snapshot."""
+    named, environment = ErasureName.by(snapshot), project.environment
+    keys = frozenset((version.log_version, version.partition) for version in chosen.versions)
+    is_own = environment is not None and any(at > environment.forked_at(table) for at, _ in keys)
+    return Reading(snapshot.metadata.id, -1 if named is None else named.epoch, None if is_own else keys)
 
 
 def upstream_of_version(

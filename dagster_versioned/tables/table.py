@@ -557,7 +557,7 @@ class VersionedTable:
         """
         state = self.last_state if self.last_state.log_version >= chosen.log_version else self._known()
         parked = {at: draft.id for at, draft in self.operations.parked.items()}
-        return upstreams(self.project, self.name, state.history, chosen, parked)
+        return upstreams(self.project, self.name, state, chosen, parked)
 
     # Comparing and verifying
 

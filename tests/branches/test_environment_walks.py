@@ -37,7 +37,8 @@ class Walk:
     number: int = 0
     promoted: int = 0
     rebased: int = 0
-    erased: set[tuple[str, int]] = field(default_factory=set)
+    erased: int = 0
+    gone: set[tuple[str, int]] = field(default_factory=set)
     production: Rows = field(default_factory=dict)
     branch: Rows | None = None
     tags: dict[str, Rows] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Walk:
                 raise
         else:
             rows[table, key] = value
+            self.gone.discard((table, value))  # in a file that lies elsewhere in the order: these are new rows
 
     def step(self) -> None:
         verbs = {
@@ -142,7 +144,8 @@ class Walk:
             if "has written" not in str(refused) and "has files of" not in str(refused):
                 raise
             return
-        self.erased.add((table, value))
+        self.erased += 1
+        self.gone.add((table, value))
         for rows in (self.production, self.branch or {}, *self.tags.values()):
             rows.update({cell: None for cell, had in rows.items() if cell[0] == table and had == value})
 
@@ -214,7 +217,7 @@ def walked(store: ObjectStore, seed: int, steps: int) -> None:
     assert walk.erased
     for table in walk.project.tables():
         assert not walk.project.table(table).verify().findings, table
-        gone = {value for name, value in walk.erased if name == table}
+        gone = {value for name, value in walk.gone if name == table}
         for version in walk.project.table(table).history():
             if version.gone is None and not version.is_drop:
                 read = walk.project.table(table).read(f"@{version.log_version}", partition=version.partition)

@@ -10,15 +10,17 @@ import pytest
 from deltalake import write_deltalake
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager
+from dagster_versioned.branches.diff import differences
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.branches.export import export_environment
 from dagster_versioned.branches.promote import promote
-from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionNotFound
+from dagster_versioned.branches.rebase import rebase_environment
+from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.erase import Condition
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
-from dagster_versioned.storage.wrappers import StoreWrapper
+from dagster_versioned.storage.wrappers import Fault, FaultStore, StoreWrapper
 from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
@@ -384,6 +386,35 @@ class TestInAnEnvironment:
             drop_environment(project, name)
         erase(project, "id = 3")
 
+    def test_one_that_is_not_told_yet_keeps_what_it_reads(self, project, there):
+        def die(call):
+            return Fault.BEFORE if call.verb == "put_if_absent" and "environments/" in call.key else None
+
+        with pytest.raises(VersionedError):
+            erase(Project("CLINIC", FaultStore(project.store, die)), "id = 2")
+        assert operations(project.table("people"))[-1] == "ERASE"
+        project.table("people").vacuum(min_age=timedelta(0), dry_run=False)
+        assert ids(there.table("people")) == [1, 2, 3]
+        erase(project, "id = 2")
+        assert ids(there.table("people")) == [1, 3]
+
+    @pytest.mark.parametrize("is_written_before", [False, True])
+    def test_what_it_writes_beside_is_promoted_and_rebased(self, project, there, is_written_before):
+        for key in "abc":
+            project.table("daily").write(people(2, 5), partition=key, code_version="1")
+        create_environment(project, "late")
+        if is_written_before:
+            project.table("daily").write(people(2, 6), partition="a", code_version="2")
+        erase(project, "id = 2", "people", "daily")
+        late = project.in_environment("late")
+        parents = late.table("people").upstream()
+        late.table("daily").write(people(5, 7), partition="b", parents=parents, code_version="3")
+        assert [each.partition for each in differences(late)] == ["b"]
+        assert [cell.partition for cell in rebase_environment(project, "late").kept] == ["b"]
+        report = promote(project, "late", dry_run=False)
+        assert ([cell.partition for cell in report.promoted], report.left) == (["b"], ())
+        assert sorted(project.table("daily").read(partition="b")["id"].to_pylist()) == [5, 7]
+
     def test_an_export_goes_on_without_the_project(self, project, there, tmp_path):
         project.table("people").write(people(5))
         create_environment(project, "late")
@@ -487,6 +518,34 @@ class TestWhatIsBuiltFromThem:
         erase(project, "id = 2")
         with pytest.raises(InvalidInput, match="Run it again"):
             park(project.table("total"), {None: people(2)}, parents=read, run=Run("r1", "total", 0))
+
+    def test_is_refused_where_the_upstream_was_renamed_meanwhile(self, project):
+        read = project.table("people").upstream()
+        project.table("people").rename("persons", dry_run=False)
+        erase(project, "id = 2", "persons")
+        with pytest.raises(InvalidInput, match="Run it again"):
+            project.table("total").write(pa.table({"n": [2]}), parents=read)
+
+    def test_is_refused_where_the_erasure_comes_right_before_its_commit(self, project):
+        project.table("total").write(pa.table({"id": [9]}))
+        read = project.table("people").upstream()
+        hooked = HookedStore(
+            project.store,
+            "put_if_absent",
+            "total/_delta_log/00000000000000000001.json",
+            lambda: erase(project, "id = 2", "people", "total"),
+        )
+        with pytest.raises(InvalidInput, match="Run it again"):
+            Project("CLINIC", hooked).table("total").write(people(2), parents=read)
+        assert ids(project.table("total")) == [9]
+
+    def test_is_not_published(self, project):
+        read = project.table("people").upstream()
+        park(project.table("total"), {None: people(2)}, parents=read, run=Run("r1", "total", 0))
+        erase(project, "id = 2")
+        ((_, why),) = project.publish("r1", by="ann").waiting
+        assert "Drop the draft, and run its step again" in why
+        assert not project.table("total").exists()
 
     def test_is_refused_in_an_environment(self, project):
         create_environment(project, "dev")

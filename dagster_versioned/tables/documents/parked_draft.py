@@ -344,12 +344,12 @@ def collected_drafts(data: ObjectStore, table: str, before: datetime) -> list[Ob
 
 
 def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
-    """Take from drafts what they say of the values in parts that were purged, by their keys: bounds, and of those that
-    are closed the digests of rows."""
+    """Take from drafts what they say of the values in parts that were purged, by their keys; of those that are closed
+    all that they say of rows: what became of their parts, nobody knows."""
 
     def without(part: Part) -> Part:
         kept = {name: value for name, value in part.statistics.items() if name not in ("minValues", "maxValues")}
-        return replace(part, statistics=kept) if part_key(part) in erased else part
+        return replace(part, statistics=kept)
 
     for info in draft_keys(data, table):
 
@@ -358,16 +358,19 @@ def forget_bounds(data: ObjectStore, table: str, erased: Set[str]) -> None:
                 return None
             draft = ParkedDraft.from_bytes(known, key)
             versions = tuple(
-                version if version.parts is None else replace(version, parts=tuple(map(without, version.parts)))
+                version
+                if version.parts is None
+                else replace(
+                    version,
+                    parts=tuple(
+                        part if draft.is_living and part_key(part) not in erased else without(part)
+                        for part in version.parts
+                    ),
+                )
                 for version in draft.versions
             )
             if not draft.is_living:
-                versions = tuple(
-                    _without_digest(version)
-                    if version.parts is None or any(part_key(part) in erased for part in version.parts)
-                    else version
-                    for version in versions
-                )
+                versions = tuple(map(_without_digest, versions))
             return None if versions == draft.versions else replace(draft, versions=versions).to_bytes()
 
         with suppress(IntegrityError):  # what cannot be read is named where it is

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from dagster_versioned.delta.actions import Action, Add, Protocol
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
@@ -13,6 +14,7 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import nothing, summed
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.identity.version import Parent
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
@@ -23,8 +25,8 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of, recorded_rows
 from dagster_versioned.tables.read import row_order_of, scan_of
 from dagster_versioned.tables.state import StateCache, TableState
-from dagster_versioned.tables.table_record import asset_key_of
-from dagster_versioned.tables.upstream import Upstream
+from dagster_versioned.tables.table_record import TableRecord, asset_key_of
+from dagster_versioned.tables.upstream import Reading, Upstream
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
@@ -54,30 +56,59 @@ class ErasedRows(Guard):
 
 def refuse_erased_since(project: ProjectContext, name: TableName, read: Iterable[Upstream]) -> None:
     """Raise `InvalidInput` where rows were erased from a version after it was read: what is built from it has them."""
-    own = [each for each in read if each.seen is not None and each.parent.source == project.name]
-    for upstream in own if own and project.erasures.all() else ():
-        if _is_erased_since(project, upstream):
-            parent = upstream.parent
+    own = [(each.parent, each.reading) for each in read if each.reading is not None]
+    for parent, reading in own if own and project.erasures.all() else ():
+        if _is_erased_since(project, parent.table, reading):
             raise InvalidInput(
                 f"Rows were erased from version {parent.version[:8]} of {parent.table} since it was read for {name}, "
-                f"which would have what was made of them. Nothing was committed. Run it again: it reads what is left."
+                "which would have what was made of them. Nothing was committed. Run it again: it reads what is left."
             )
 
 
-def _is_erased_since(project: ProjectContext, read: Upstream) -> bool:
-    name = table_name(read.parent.table)
-    state = StateCache(project.data.subfolder(str(name)), loaded=project.loaded).refresh()
-    if read.seen is None or state is None:
-        return False
-    history = state.history
-    if all(record.operation != ERASE for record in history.between(read.seen + 1, history.log_version)):
-        return False
-    erased = project.erasures.of(state.snapshot).versions
-    forked_at = history.log_version if project.environment is None else project.environment.forked_at(name)
-    named = (version for version in history.versions if version.metadata_sha == read.parent.version)
-    if any((v.log_version, v.partition) in erased or v.log_version > forked_at for v in named):
-        return True  # of what an environment made itself, the record does not say which versions had them
-    return bool(erased) and any(record.member("partitions_sha") == read.parent.version for record in history.records)
+def _is_erased_since(project: ProjectContext, table: str, reading: Reading) -> bool:
+    later = {
+        named
+        for named, erasure in project.erasures.all()
+        if named.epoch > reading.epoch
+        and (own := erasure.tables.get(reading.table_id)) is not None
+        and (reading.versions is None or not reading.versions.isdisjoint(own.versions))
+    }
+    name = table_name(table)
+    if later and (state := newest_state(project, name)) is not None:
+        is_renamed = TableRecord.of(state.snapshot).left_for(name) is not None
+        if state.snapshot.metadata.id == reading.table_id and not is_renamed:
+            later &= {*project.erasures.named(state.snapshot)}  # of those that the log never named, nothing was erased
+    return bool(later)
+
+
+def refuse_erased_after(project: ProjectContext, name: TableName, parents: Iterable[Parent], since: datetime) -> None:
+    """Raise `InvalidInput` where rows were erased from one of the parents of a version after a moment.
+
+    Clocks of machines differ, so that what was erased in the hour before counts, too.
+    """
+    recorded = [
+        erasure
+        for _, erasure in project.erasures.all()
+        if datetime.fromisoformat(erasure.at) > since - timedelta(hours=1)
+    ]
+    for parent in {parent for parent in parents if parent.source == project.name} if recorded else ():
+        if (state := newest_state(project, table_name(parent.table))) is None:
+            continue
+        versions = [version for version in state.history.versions if version.metadata_sha == parent.version]
+        keys = {(version.log_version, version.partition) for version in versions}
+        for erasure in recorded:
+            own = erasure.tables.get(state.snapshot.metadata.id)
+            if own is not None and (not keys or not keys.isdisjoint(own.versions)):
+                raise InvalidInput(
+                    f"Rows were erased from version {parent.version[:8]} of {parent.table} since {name} was built from"
+                    " it, which would have what was made of them. It is not published. Drop the draft, and run its step"
+                    " again: it reads what is left."
+                )
+
+
+def newest_state(project: ProjectContext, name: TableName) -> TableState | None:
+    """The newest state of a table of a project; ``None`` where there is none."""
+    return StateCache(project.data.subfolder(str(name)), loaded=project.loaded).refresh()
 
 
 class ErasedHead(PendingWrite):

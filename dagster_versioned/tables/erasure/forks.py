@@ -3,13 +3,14 @@
 So a writer there that read the rows before loses the race for its log entry, as one of production does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import EnvironmentNotFound, InvalidInput, VersionedError
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.documents.parked_draft import refuse_parked
-from dagster_versioned.tables.environment.registry import FILES
-from dagster_versioned.tables.erased_parts import ERASE, ErasureName
+from dagster_versioned.tables.environment.registry import FILES, names_of, read_forks
+from dagster_versioned.tables.erased_parts import ERASE
 from dagster_versioned.tables.erasure.redact import Redaction
 from dagster_versioned.tables.history import is_data_key
 from dagster_versioned.tables.state import TableState
@@ -18,10 +19,7 @@ from dagster_versioned.tables.table_record import TableRecord
 
 
 def forks_of(project: ProjectContext, table: VersionedTable) -> Iterator[tuple[VersionedTable, int]]:
-    """The table in each environment that began with it, with the log version at which it did.
-
-    One that is dropped meanwhile is passed over, if what is done with it raises `EnvironmentNotFound`.
-    """
+    """The table in each environment that began with it, with the log version at which it did."""
     for there in project.in_environments():
         assert there.environment is not None
         if (forked_at := there.environment.forked_at(table.name)) >= 0:
@@ -30,11 +28,9 @@ def forks_of(project: ProjectContext, table: VersionedTable) -> Iterator[tuple[V
 
 def refuse_written(project: ProjectContext, table: VersionedTable) -> None:
     """Raise `InvalidInput` where an environment has versions of its own of a table, drafts or files, or had some."""
-    forks = set[str]()
     for fork, _ in forks_of(project, table):
-        assert fork.project.environment is not None
-        forks.add(f"{fork.project.environment.fork.path}/")
         refuse_written_fork(fork)
+    forks = {f"{fork.path}/" for name in names_of(project.store) for fork in read_forks(project.store, name)}
     names = {str(table.name), *(name for _, name in TableRecord.of(table.state.snapshot).former)}
     for info in project.store.list(FILES):
         _, _, environment, generation, _, name, key = (*info.key.split("/", 6), "", "")[:7]
@@ -59,15 +55,16 @@ def _refusal(environment: str, problem: str) -> InvalidInput:
     )
 
 
-def names_to_follow(table: VersionedTable) -> Sequence[ErasureName]:
-    """The erasures that the log of a table names, oldest first."""
-    table.project.erasures.of(table.state.snapshot)  # raises where a record is missing
-    found: list[ErasureName] = []
-    known, name = dict(table.project.erasures.all()), ErasureName.by(table.state.snapshot)
-    while name is not None:
-        found.append(name)
-        name = known[name].tables[table.state.snapshot.metadata.id].previous
-    return found[::-1]
+@contextmanager
+def unless_dropped(fork: VersionedTable) -> Generator[None]:
+    """Pass over whatever fails because the environment was dropped meanwhile."""
+    try:
+        yield
+    except VersionedError:
+        with suppress(EnvironmentNotFound):
+            if fork.project.environment is not None:
+                fork.project.environment.check_current()
+            raise
 
 
 def redaction_of_fork(fork: VersionedTable, forked_at: int, state: TableState) -> Redaction:

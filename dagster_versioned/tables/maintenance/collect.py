@@ -368,12 +368,14 @@ class Collector:
 
         def erased(state: TableState) -> dict[str, int]:
             claims = self._claims(state)
-            return {path: claims.sizes[path] for path in claims.erased_objects() - self._needed(state)}
+            return {path: claims.sizes[path] for path in claims.erased_objects() - self._needed(state, by_forks=False)}
 
         def mark(state: TableState) -> Marked:
             going = erased(state)
             there = {info.key for info in self._data_objects()} if going else set[str]()
-            if going and (lost := sorted(self._claims(state).substitutes() & self._needed(state) - there)):
+            if going and (
+                lost := sorted(self._claims(state).substitutes() & self._needed(state, by_forks=False) - there)
+            ):
                 raise IntegrityError(
                     f"{lost[0]}, which stands for a part with erased rows, is missing from {self._store.uri}. Nothing "
                     "was deleted. Run verify on the table, and restore the file from a copy."
@@ -489,7 +491,7 @@ class Collector:
         done: dict[str, int] = {}
 
         def mark(state: TableState) -> Marked:
-            needed = self._needed(state)
+            needed = self._needed(state, by_forks=plan.kind != "erase")
             return Marked(sizes={path: size for path, size in waiting.items() if path not in needed})
 
         while waiting and (found := self._round(replace(plan, mark=mark))).named:
@@ -541,7 +543,7 @@ class Collector:
         deleted: frozenset[str] | None = None
         if not self._is_cancelled(collection):
             # Nothing that is needed was named, but for what a foreign commit added since.
-            going = sorted(collection.paths - self._needed(self.state()))
+            going = sorted(collection.paths - self._needed(self.state(), by_forks=collection.kind != "erase"))
             deleted = self._delete(going, lease)
             if going and not deleted and not collection.versions:
                 raise CommitConflict(
@@ -658,12 +660,17 @@ class Collector:
         had = claims.of(versions) | claims.changes.of(versions).keys()
         return {path: claims.sizes[path] for path in had - needed}
 
-    def _needed(self, state: TableState, leaving: Set[Version] = frozenset()) -> frozenset[str]:
-        """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
+    def _needed(
+        self, state: TableState, leaving: Set[Version] = frozenset(), *, by_forks: bool = True
+    ) -> frozenset[str]:
+        """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving; with
+        ``by_forks`` what was erased, too, as long as an environment's log does not say so."""
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
         claims = self._claims(state)
         changes = claims.changes.needed(state.history.versions, leaving)
-        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self.protectors.parked(self._store))
+        erased = claims.erased_objects() if by_forks and self.protectors.is_followed_late(state) else set[str]()
+        needed = claims.of(kept) | self._current(state) | changes.keys() | self.protectors.parked(self._store)
+        return frozenset(needed | erased)
 
     def _current(self, state: TableState) -> set[str]:
         return objects_of(self._store, parts_of(state.snapshot))

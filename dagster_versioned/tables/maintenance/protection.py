@@ -12,7 +12,14 @@ from typing import Any, Literal, cast
 import orjson
 
 from dagster_versioned.delta.log.commits import commit_key, commit_sha256, commits_after
-from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidName, ObjectNotFound, VersionNotFound
+from dagster_versioned.errors import (
+    EnvironmentNotFound,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    VersionNotFound,
+)
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.context import ProjectContext
@@ -20,10 +27,11 @@ from dagster_versioned.tables.documents.parked_draft import KEPT, ParkedDraft, d
 from dagster_versioned.tables.documents.tag import TaggedTable, read_tag, tag_key, tag_names
 from dagster_versioned.tables.environment.fork import ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, key_of, names_of, read_forks
+from dagster_versioned.tables.erased_parts import ErasureName
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import named_sha, part_key
 from dagster_versioned.tables.pins import read_pins
-from dagster_versioned.tables.state import StateCache
+from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
 
 _TABLES_AT_ONCE = 16
@@ -127,6 +135,21 @@ class Protectors:
             broken = store.get(key)
             self.unreadable.add(key)
             yield reason, broken
+
+    def is_followed_late(self, state: TableState) -> bool:
+        """Whether an environment that began with the table reads what was erased: its log does not name the newest
+        erasure that production's does, for that died between the two. One that cannot be read may."""
+        if (named := ErasureName.by(state.snapshot)) is None or self.project.environment is not None:
+            return False
+        try:
+            for there in self.project.in_environments():
+                if there.environment is not None and there.environment.forked_at(self.table) >= 0:
+                    fork = StateCache(there.data.subfolder(str(self.table)), loaded=there.loaded).refresh()
+                    if fork is None or ErasureName.by(fork.snapshot) != named:
+                        return True
+        except (IntegrityError, InvalidName, InvalidInput):
+            return True
+        return False
 
     def parked(self, store: ObjectStore) -> frozenset[str]:
         """The keys of parts that drafts need which may still be published; ``store`` is the table's own.
