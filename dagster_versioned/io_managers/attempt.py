@@ -20,7 +20,7 @@ from dagster_versioned.tables.code_details import CodeDetails
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.upstream import Reading, Upstream
+from dagster_versioned.tables.upstream import SeenVersions, Upstream
 from dagster_versioned.tables.write.pending import OpenComputation
 
 if TYPE_CHECKING:
@@ -308,18 +308,18 @@ def _to_json(asset_key: dg.AssetKey, note: _Note) -> dict[str, Any]:
     }
 
 
-def _reading_json(reading: Reading | None) -> dict[str, Any] | None:
+def _reading_json(reading: SeenVersions | None) -> dict[str, Any] | None:
     if reading is None:
         return None
     versions = None if reading.versions is None else sorted(map(list, reading.versions), key=str)
     return {"table_id": reading.table_id, "epoch": reading.epoch, "versions": versions}
 
 
-def _reading(raw: Any) -> Reading | None:
+def _reading(raw: Any) -> SeenVersions | None:
     if raw is None:
         return None
     versions = None if raw["versions"] is None else frozenset((int(at), key) for at, key in raw["versions"])
-    return Reading(raw["table_id"], raw["epoch"], versions)
+    return SeenVersions(raw["table_id"], raw["epoch"], versions)
 
 
 def _from_json(raw: Any) -> tuple[dg.AssetKey, _Note]:

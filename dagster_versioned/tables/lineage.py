@@ -13,7 +13,7 @@ from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.erased_parts import ErasureName
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.upstream import Reading, Upstream
+from dagster_versioned.tables.upstream import SeenVersions, Upstream
 
 Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
 """What every frame of a write was built from, or by partition what each was."""
@@ -48,12 +48,12 @@ def upstreams(
     return [replace(upstream, reading=reading) for upstream in found]
 
 
-def reading_of(project: ProjectContext, table: TableName, snapshot: Snapshot, chosen: ChosenVersions) -> Reading:
+def reading_of(project: ProjectContext, table: TableName, snapshot: Snapshot, chosen: ChosenVersions) -> SeenVersions:
     """What was read of a table, as its log was at a snapshot."""
     named, environment = ErasureName.by(snapshot), project.environment
     keys = frozenset((version.log_version, version.partition) for version in chosen.versions)
     is_own = environment is not None and any(at > environment.forked_at(table) for at, _ in keys)
-    return Reading(snapshot.metadata.id, -1 if named is None else named.epoch, None if is_own else keys)
+    return SeenVersions(snapshot.metadata.id, -1 if named is None else named.epoch, None if is_own else keys)
 
 
 def upstream_of_version(

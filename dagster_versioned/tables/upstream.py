@@ -7,7 +7,7 @@ from dagster_versioned.tables.erased_parts import VersionKey
 
 
 @dataclass(frozen=True)
-class Reading:
+class SeenVersions:
     """What was read of a log: the id of its table, the number of the newest erasure that it named, or -1, and the
     versions; ``None``: those of an environment, which no record of an erasure knows by number."""
 
@@ -29,4 +29,4 @@ class Upstream:
     parent: Parent
     sources: tuple[SourceVersion, ...]
     drafts: tuple[str, ...] = ()
-    reading: Reading | None = field(default=None, compare=False)
+    reading: SeenVersions | None = field(default=None, compare=False)

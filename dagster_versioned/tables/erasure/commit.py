@@ -26,7 +26,7 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_p
 from dagster_versioned.tables.read import row_order_of, scan_of
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
-from dagster_versioned.tables.upstream import Reading, Upstream
+from dagster_versioned.tables.upstream import SeenVersions, Upstream
 from dagster_versioned.tables.write.commit import CommitDraft, Guard
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
@@ -65,7 +65,7 @@ def refuse_erased_since(project: ProjectContext, name: TableName, read: Iterable
             )
 
 
-def _is_erased_since(project: ProjectContext, table: str, reading: Reading) -> bool:
+def _is_erased_since(project: ProjectContext, table: str, reading: SeenVersions) -> bool:
     later = {
         named
         for named, erasure in project.erasures.all()
