@@ -144,7 +144,7 @@ def test_a_hard_deletion_is_refused_while_an_environment_wrote_such_a_sample(pro
     run(project)
     head = project.table("words").version()
     for dry_run in (True, False):
-        with pytest.raises(InvalidInput, match=r"'pr-1' began with versions of words.*env drop pr-1"):
+        with pytest.raises(InvalidInput, match=r"'pr-1' has written words.*env drop pr-1"):
             delete_samples(project, "words", where, hard=True, why="a request", dry_run=dry_run)
     assert project.table("words").version() == head
     drop_environment(project, "pr-1")
