@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.state import TableState
 
 _PASSES = 20
-_WRITERS = 4
-_SMALL = 8 << 20
-"""Of parts of as many bytes, several are rewritten at once; larger ones keep all cores busy, and fill memory."""
+_AT_ONCE = {4: 8 << 20, 2: 64 << 20, 1: 1 << 62}
+"""How many parts are rewritten at once, by the most bytes that each has: their rows are in memory."""
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) parts that were searched."""
@@ -388,12 +387,10 @@ class _Erasing:
                 return substitutes(staging, rows, options.write_options(rows.part.partition), now)
 
         parts: dict[Identity, Add | None] = {}
-        small = [rows for rows in found.rows if rows.part.add.size <= _SMALL]
-        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="erase") as pool:
-            for each in chain(
-                pool.map(made, small), map(made, (rows for rows in found.rows if rows.part.add.size > _SMALL))
-            ):
-                parts.update(each)
+        for count in _AT_ONCE:
+            with ThreadPoolExecutor(count, thread_name_prefix="erase") as pool:
+                for each in pool.map(made, [rows for rows in found.rows if _at_once(rows.part.add.size) == count]):
+                    parts.update(each)
         self._refuse_erased_again(found, parts)
         return TableErasure(ErasureName.by(snapshot), parts, found.versions)
 
@@ -463,6 +460,10 @@ class _Erasing:
         for name, ended in ended_logs(self.project, table.state).items() if gone.keys or gone.versions else ():
             store = self.project.data.subfolder(name)
             put_entries(store, redacted_entries(store, range(ended.log_version + 1), gone))
+
+
+def _at_once(size: int) -> int:
+    return next(count for count, most in _AT_ONCE.items() if size <= most)
 
 
 def computed_from(project: ProjectContext, names: Sequence[str]) -> tuple[str, ...]:
