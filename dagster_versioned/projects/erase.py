@@ -373,8 +373,9 @@ class _Erasing:
             if all(each.table.state.log_version == each.state.log_version for each in found):
                 raise
         finally:
-            if named is None:
-                self._discard(found, tables)
+            for each in found if named is None else ():
+                if (made := tables.get(each.state.snapshot.metadata.id)) is not None:
+                    self._discard(each.table, made.parts)
         return named
 
     def _substituted(self, found: "_TableSearch") -> TableErasure:
@@ -382,24 +383,27 @@ class _Erasing:
         options = table.with_personal_columns(TableOptions())
         now = time.time_ns() // 1_000_000
 
-        def made(rows: FoundRows) -> "Mapping[Identity, Add | None]":
-            with staging_folder(table.store) as staging:
-                return substitutes(staging, rows, options.write_options(rows.part.partition), now)
-
         parts: dict[Identity, Add | None] = {}
-        for count in _AT_ONCE:
-            with ThreadPoolExecutor(count, thread_name_prefix="erase") as pool:
-                for each in pool.map(made, [rows for rows in found.rows if _at_once(rows.part.add.size) == count]):
-                    parts.update(each)
+
+        def write(rows: FoundRows) -> None:
+            with staging_folder(table.store) as staging:
+                parts.update(substitutes(staging, rows, options.write_options(rows.part.partition), now))
+
+        try:
+            for count in _AT_ONCE:
+                with ThreadPoolExecutor(count, thread_name_prefix="erase") as pool:
+                    list(pool.map(write, [rows for rows in found.rows if _at_once(rows.part.add.size) == count]))
+        except BaseException:
+            self._discard(table, parts)
+            raise
         self._refuse_erased_again(found, parts)
         return TableErasure(ErasureName.by(snapshot), parts, found.versions)
 
-    def _discard(self, found: "Sequence[_TableSearch]", tables: "Mapping[str, TableErasure]") -> None:
+    def _discard(self, table: VersionedTable, parts: "Mapping[Identity, Add | None]") -> None:
         """Delete what was put for an erasure that is none, as far as it is known and nobody needs it."""
-        for each in found:
-            if (made := tables.get(each.state.snapshot.metadata.id)) is not None:
-                keys = objects_of(each.table.store, (add for add in made.parts.values() if add is not None))
-                self.collectors[each.table].discard(keys, self.by, self.why)
+        keys = objects_of(table.store, (add for add in parts.values() if add is not None))
+        if keys:
+            self.collectors[table].discard(keys, self.by, self.why)
 
     def _refuse_erased_again(self, found: "_TableSearch", own: "dict[Identity, Add | None]") -> None:
         """Raise where all that is left of a part are rows that were erased before, and were written again since."""

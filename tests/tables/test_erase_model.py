@@ -130,9 +130,10 @@ def erase(project, sql="id = 2 or id = 3"):
     [
         (23, "local"),
         pytest.param(1, "local", marks=pytest.mark.slow),
-        pytest.param(5, "s3", marks=[pytest.mark.slow, pytest.mark.s3]),
+        pytest.param(19, "s3", marks=[pytest.mark.slow, pytest.mark.s3]),
     ],
 )
+@pytest.mark.timeout(1800)
 def test_an_erasure_that_died_anywhere_is_finished_by_the_next(tmp_path, request, every, place):
     server = request.getfixturevalue("s3_server") if place == "s3" else None
 

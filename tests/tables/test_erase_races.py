@@ -84,6 +84,7 @@ class Race:
 
     def check(self) -> None:
         table = self.open().table("people")
+        table.vacuum(min_age=timedelta(0), dry_run=False)  # what an eraser or a writer put who then lost a race
         report = table.verify()
         assert report.ok, report.findings
         assert_gone(self.folder, *(f"person-{person:04d}" for person in GONE))
