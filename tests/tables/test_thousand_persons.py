@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,8 +54,8 @@ def write_all(store: ObjectStore) -> tuple[Project, set[bytes]]:
     project = Project("CLINIC", store)
     everybody = (*PERSONS, *OTHERS)
 
-    def write(name: str, table: pa.Table, partition: str | None = None, **options: object) -> None:
-        project.table(name).write(table, partition=partition, options=TableOptions(**options))  # pyright: ignore[reportArgumentType]
+    def write(name: str, table: pa.Table, partition: str | None = None, **options: Any) -> None:
+        project.table(name).write(table, partition=partition, options=TableOptions(**options))
 
     write("appended", rows(*PERSONS[20:], *OTHERS))
     for number in ALONE:
