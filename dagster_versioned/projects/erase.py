@@ -393,10 +393,10 @@ class _Erasing:
             for count in _AT_ONCE:
                 with ThreadPoolExecutor(count, thread_name_prefix="erase") as pool:
                     list(pool.map(write, [rows for rows in found.rows if _at_once(rows.part.add.size) == count]))
+            self._refuse_erased_again(found, parts)
         except BaseException:
             self._discard(table, parts)
             raise
-        self._refuse_erased_again(found, parts)
         return TableErasure(ErasureName.by(snapshot), parts, found.versions)
 
     def _discard(self, table: VersionedTable, parts: "Mapping[Identity, Add | None]") -> None:

@@ -89,7 +89,9 @@ def park(
         for description in descriptions.values():  # an erasure that came meanwhile did not see the draft
             refuse_erased_since(table.project, table.name, description.built_from)
     except InvalidInput as error:
-        settle(table.project.data, draft, standing="superseded", why=str(error), closed_at=draft.parked_at)
+        settle(
+            table.project.data, draft, standing="superseded", why=str(error), closed_at=datetime.now(UTC).isoformat()
+        )
         raise
     if table.project.environment is not None:
         table.project.environment.check_committed()
