@@ -335,6 +335,18 @@ def test_an_environment_made_later_reads_older_versions(project):
         there.revert(first.metadata_sha)
 
 
+def test_a_refused_erasure_leaves_no_file(project):
+    """What would be left of a part are rows that were erased before, and written again."""
+    table = project.table("people")
+    table.write(people(2))
+    erase(project, "id = 2", all_rows=True)
+    table.write(people(2, 3))
+    before = {info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key}
+    with pytest.raises(InvalidInput, match="rows that were erased before"):
+        erase(project, "id = 3")
+    assert {info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key} == before
+
+
 class TestInAnEnvironment:
     """One that began before rows were erased."""
 
