@@ -34,7 +34,7 @@ from dagster_versioned.tables.erasure.forks import (
     unless_dropped,
 )
 from dagster_versioned.tables.erasure.redact import Redaction, put_entries, redact_log, redacted_entries
-from dagster_versioned.tables.erasure.substitute import substitutes
+from dagster_versioned.tables.erasure.substitute import Change, substitutes
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import is_data_key
 from dagster_versioned.tables.maintenance.collect import Collector
@@ -251,6 +251,10 @@ class _Erasing:
         default_factory=dict["VersionedTable", "dict[str, Set[str]]"]
     )
     """The parts, by key, that have none of the rows, with the schemas in which that was found."""
+    changes: dict[tuple[Identity, Identity], Change] = field(
+        default_factory=dict[tuple[Identity, Identity], Change], repr=False
+    )
+    """What is known of how files differ from those that stand for them: neither ever changes."""
 
     def preview(self) -> EraseReport:
         """What would be erased now."""
@@ -383,11 +387,14 @@ class _Erasing:
         options = table.with_personal_columns(TableOptions())
         now = time.time_ns() // 1_000_000
 
+        current = {add.identity for add in parts_of(snapshot)}
         parts: dict[Identity, Add | None] = {}
 
         def write(rows: FoundRows) -> None:
             with staging_folder(table.store) as staging:
-                parts.update(substitutes(staging, rows, options.write_options(rows.part.partition), now))
+                made, changes = substitutes(staging, rows, options.write_options(rows.part.partition), now, current)
+            parts.update(made)
+            self.changes.update(changes)
 
         try:
             for count in _AT_ONCE:
@@ -433,7 +440,7 @@ class _Erasing:
         if (own := erasure.tables.get(table.state.snapshot.metadata.id)) is None:
             return
         with staging_folder(table.store) as staging:
-            made = ErasureCommit(staging, name, own, erasure.by, check)
+            made = ErasureCommit(staging, name, own, erasure.by, check, self.changes)
             if made.is_open(table.state):
                 table.operations.change(made.draft)
 

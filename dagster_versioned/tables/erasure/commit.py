@@ -1,6 +1,6 @@
 """The commit of an erasure to one table: its heads as new versions, and what every reader and writer has to know."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -19,6 +19,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of, personal_columns
 from dagster_versioned.tables.context import ProjectContext
 from dagster_versioned.tables.erased_parts import ERASE, ErasedParts, ErasureName, TableErasure
+from dagster_versioned.tables.erasure.substitute import Changes
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
@@ -112,10 +113,18 @@ def newest_state(project: ProjectContext, name: TableName) -> TableState | None:
 
 
 class ErasedHead(PendingWrite):
-    """A head on its way to be a version without the rows that were erased; its files are there already."""
+    """A head on its way to be a version without the rows that were erased; its files are there already.
+
+    The parts of which the ``changes`` are known are not read.
+    """
 
     def __init__(
-        self, store: ObjectStore, head: Version, erased: ErasedParts, asset_key: tuple[str, ...] | None
+        self,
+        store: ObjectStore,
+        head: Version,
+        erased: ErasedParts,
+        asset_key: tuple[str, ...] | None,
+        changes: Changes,
     ) -> None:
         contents = nothing(recorded_rows(head.entry).schema)
         described = VersionDescription.of(head.identity)
@@ -125,6 +134,7 @@ class ErasedHead(PendingWrite):
         super().__init__(head.partition, described, contents, row_order_of(head), written, lambda: written)
         self._store = store
         self._erased = erased
+        self._changes = changes
 
     def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """What stands for the parts of the head. Raises `CommitConflict` after a foreign commit."""
@@ -142,9 +152,22 @@ class ErasedHead(PendingWrite):
         if self.row_order == "significant" or known.digest.kind != "bag-xxh64x2":
             self.contents = self._measured(known, parts)
         else:
-            terms = (known, 1), (self._measured(known, before), -1), (self._measured(known, self._erased.of(before)), 1)
-            self.contents = summed(known.schema, terms)
+            self.contents = summed(known.schema, [(known, 1), *self._change(known, before)])
         return parts
+
+    def _change(self, known: RowsSummary, before: Sequence[Add]) -> Iterator[tuple[RowsSummary, int]]:
+        """The terms by which parts say something else than these, in whose place they stand."""
+        unknown: list[Add] = []
+        for add in before:
+            after = self._erased.substitutes[add.identity]
+            change = None if after is None else self._changes.get((add.identity, after.identity))
+            if change is None or change[0].schema != known.schema:
+                unknown.append(add)
+            else:
+                yield change[0], -1
+                yield change[1], 1
+        yield self._measured(known, unknown), -1
+        yield self._measured(known, self._erased.of(unknown)), 1
 
     def _without(self, record: FeatureRecord | None, known: RowsSummary, before: Sequence[Add]) -> FeatureRecord | None:
         """The record of a feature's samples without those that go, which are computed again where an upstream still has
@@ -178,7 +201,8 @@ class ErasedHead(PendingWrite):
 class ErasureCommit:
     """The draft of an erasure in one table, whose log names it from then on.
 
-    ``check`` is asked of each state, and raises where nothing may be erased from the table by now.
+    ``check`` is asked of each state, and raises where nothing may be erased from the table by now. ``changes`` are what
+    is known of them.
     """
 
     def __init__(
@@ -188,8 +212,10 @@ class ErasureCommit:
         erasure: TableErasure,
         by: str | None,
         check: Callable[[], None],
+        changes: Changes,
     ) -> None:
         self._staging = staging
+        self._changes = changes
         self._name = name
         self._erasure = erasure
         self._erased = ErasedParts(erasure.parts)
@@ -244,7 +270,7 @@ class ErasureCommit:
             known_personal_columns=personal_columns(configuration),
         )
         asset_key = asset_key_of(state)
-        writes = [ErasedHead(self._staging.store, head, self._erased, asset_key) for head in heads]
+        writes = [ErasedHead(self._staging.store, head, self._erased, asset_key, self._changes) for head in heads]
         satisfied = constraints_of(configuration)
         return TableWrite(self._staging, writes, options, satisfied, author=self._by, operation=ERASE)
 

@@ -1,7 +1,7 @@
 """What stands for parts with erased rows: the rest of their rows in the same order, written and compared before
 anything is destroyed."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,9 +15,10 @@ from dagster_versioned.delta.files.deletion_vectors import deleted_rows, named_b
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.part_order import SHA_TAG, VECTOR_TAG, ordinal_of
-from dagster_versioned.engines.parts import RowsSummarizer, WriteOptions
+from dagster_versioned.engines.parts import RowsSummarizer, RowsSummary, WriteOptions
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import IntegrityError
+from dagster_versioned.identity.digest import RowsDigest, SequenceDigest
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.erased_parts import Identity
 from dagster_versioned.tables.erasure.find import FoundRows
@@ -29,25 +30,48 @@ _WHOLE = 1 << 62
 """No part is as large, so that what stands for one part is one."""
 
 
+Change = tuple[RowsSummary, RowsSummary]
+"""What rows of a part said, and what of them is left in what stands for it."""
+
+Changes = Mapping[tuple[Identity, Identity], Change]
+"""By parts and what stands for them."""
+
+
 def substitutes(
-    staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int
-) -> Mapping[Identity, Add | None]:
+    staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int, current: Container[Identity]
+) -> tuple[Mapping[Identity, Add | None], Changes]:
     """Put what stands for a part, with each set of deleted rows that a version has, and say what that is.
 
     It was read back, and its rows are those of the part but for the erased ones. Raises `IntegrityError` where they are
-    not, or the part cannot be read: nothing refers to what was put then.
+    not, or the part cannot be read: nothing refers to what was put then. Of ``current`` ones the changes are told, too.
     """
-    part, stays = found.part, ~found.gone
-    if not stays.any():
-        return dict.fromkeys(part.variants)
-    written = _written(staging, found, options, timestamp)
-    return {identity: _with_deleted(staging.store, add, written, found.gone) for identity, add in part.variants.items()}
+    part, store = found.part, staging.store
+    if found.gone.all():
+        return dict.fromkeys(part.variants), {}
+    rows = read_table(scan_of(store, part.schemas[0], [part.add]))
+    nulled = _with_nulls(rows, found)
+    written = _written(staging, found, nulled.filter(pa.array(~found.gone)), options, timestamp)
+    made: dict[Identity, Add | None] = {}
+    changes: dict[tuple[Identity, Identity], Change] = {}
+    for identity, before in part.variants.items():
+        deleted = _deleted(store, before, len(found.gone))
+        made[identity] = add = _with_deleted(store, written, deleted, found.gone)
+        if identity in current:
+            live = found.found.copy()
+            live[deleted] = False
+            changes[identity, add.identity] = _change(found, rows.filter(pa.array(live)), nulled.filter(pa.array(live)))
+    return made, changes
 
 
-def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int) -> Add:
+def _change(found: FoundRows, before: pa.Table, after: pa.Table) -> Change:
+    left = after if found.nulled else after.slice(0, 0)
+    engine, schema = ArrowEngine(), found.part.schemas[0]
+    return engine.measure(before, schema), engine.measure(left, schema)
+
+
+def _written(staging: Staging, found: FoundRows, rows: pa.Table, options: WriteOptions, timestamp: int) -> Add:
     part, store = found.part, staging.store
     schema = part.schemas[0]
-    rows = _with_nulls(read_table(scan_of(store, schema, [part.add])), found).filter(pa.array(~found.gone))
     settled = replace(
         options,
         row_order="significant",
@@ -60,7 +84,8 @@ def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestam
         first_ordinal=ordinal_of(part.add),
         target_part_bytes=_WHOLE,
     )
-    (made,) = ArrowEngine().write(rows, staging, settled).parts
+    staged = ArrowEngine().write(rows, staging, settled)
+    (made,) = staged.parts
     staging.promote(made, part_key(made))
     add = add_of(made, part.partition, timestamp)
     kept = {name: text for name, text in (part.add.tags or {}).items() if name not in (SHA_TAG, VECTOR_TAG)}
@@ -71,8 +96,10 @@ def _written(staging: Staging, found: FoundRows, options: WriteOptions, timestam
         # The record never changes, so it has nothing of rows that may be erased later.
         stats=statistics.to_json({"numRecords": statistics.num_records(add.stats) or 0}),
     )
-    again = read_table(scan_of(store, schema, [add]))
-    if add.partition_values != part.add.partition_values or _digest(found, again) != _digest(found, rows):
+    # Of rows that have a folder of their own, what was written is said without their order.
+    said = staged.contents.digest if staged.contents.digest.kind == SequenceDigest.kind else _digest(found, rows)
+    again = _digest(found, read_table(scan_of(store, schema, [add])))
+    if add.partition_values != part.add.partition_values or again != said:
         raise IntegrityError(
             f"What would stand for the part {part.add.key} of {store.uri} does not have its other rows, as it was read"
             " back. Nothing was erased. Run verify on the table, and report this."
@@ -90,18 +117,22 @@ def _with_nulls(rows: pa.Table, found: FoundRows) -> pa.Table:
     return changed
 
 
-def _digest(found: FoundRows, rows: pa.Table) -> str:
+def _digest(found: FoundRows, rows: pa.Table) -> RowsDigest:
     tally = RowsSummarizer(found.part.schemas[0], "significant")
     for batch in rows.to_batches():
         tally.update(batch)
-    return tally.finish().digest.text
+    return tally.finish().digest
 
 
-def _with_deleted(store: ObjectStore, before: Add, written: Add, gone: NDArray[np.bool_]) -> Add:
+def _deleted(store: ObjectStore, add: Add, count: int) -> NDArray[np.int64]:
+    """The positions of the rows, of so many, that a version has deleted from a part."""
+    if add.deletion_vector is None:
+        return np.zeros(0, np.int64)
+    return deleted_rows(store, add.deletion_vector, count, add.key, vector_sha_of(add))
+
+
+def _with_deleted(store: ObjectStore, written: Add, deleted: NDArray[np.int64], gone: NDArray[np.bool_]) -> Add:
     """What stands for a part without the rows that a version has deleted from it, counted anew."""
-    if before.deletion_vector is None:
-        return written
-    deleted = deleted_rows(store, before.deletion_vector, len(gone), before.key, vector_sha_of(before))
     staying = deleted[~gone[deleted]]
     if not len(staying):
         return written
