@@ -51,6 +51,8 @@ class LeftToProduction(VersionedError):
 class PromotedWrite(PendingWrite):
     """One version of an environment on its way to production."""
 
+    stands_alone = True
+
     def __init__(
         self,
         version: Version,

@@ -20,6 +20,11 @@ class Engine(Protocol):
         """What ``WriteOptions.row_order=None`` means here."""
         ...
 
+    @property
+    def refreshes(self) -> bool:
+        """Whether `refresh` finds anything; where not, frames are written whole without being pinned for it."""
+        ...
+
     def accepts(self, frame: object) -> bool:
         """Whether `write` takes this frame."""
         ...
@@ -79,6 +84,15 @@ class Engine(Protocol):
         Files in which no row changes are not replaced; with ``options.deletion_vectors``, nor are those that lose no
         more than half of their rows. The frame's columns are those of the scan, by name. Raises
         `InvalidInput` for a key that is null, or that several rows of the frame, or of the table, have.
+        """
+        ...
+
+    def refresh(self, frame: Any, base: Scan, staging: Staging, options: WriteOptions) -> Upsert | None:
+        """Put the rows of a pinned frame in the place of those of ``base``, without what both have; ``None`` where it
+        is better written whole (`engines.refresh`).
+
+        Files from which some rows go lose them by deletion vectors. The frame's columns are those of the scan, by name
+        and type. Raises `IntegrityError`.
         """
         ...
 

@@ -55,6 +55,8 @@ class Upsert:
     with the rows that are deleted now. ``written`` holds the remaining rows of the former and the new ones.
     ``inserted`` and ``updated`` count the new ones, ``removed`` those in whose place none came. ``changes``, where it
     was asked for, writes what was inserted, updated and removed, with a column that says which (`CHANGE_TYPE`).
+    ``stands``, where rows were compared by position, says whether the files that stay, without the rows at such
+    positions, and what is written have the very rows of the frame.
     """
 
     replaced: frozenset[str]
@@ -65,6 +67,7 @@ class Upsert:
     removed: int = 0
     deleted: Mapping[str, Positions] = field(default_factory=dict[str, Positions])
     changes: Callable[[], StagedParts] | None = None
+    stands: Callable[[Mapping[str, Positions]], bool] | None = None
 
     def contents(self, base: RowsSummary) -> RowsSummary:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""
@@ -108,7 +111,9 @@ def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None =
                 "statistics. Nothing was written. Run verify on the table."
             )
         gone = left[gone]
-    after = np.union1d(before, gone)
+    lost = np.zeros(file.num_records, np.bool_)
+    lost[before] = lost[gone] = True
+    after = np.flatnonzero(lost)
     return after if may_stay(file, len(after) - len(before)) else None
 
 

@@ -669,3 +669,84 @@ int sums_of_rows(const struct ArrowSchema *schema, const struct ArrowArray *batc
     freed(&root);
     return ended;
 }
+
+/* --- rows of a frame among those of a table ----------------------------------------------------------------------- */
+
+enum { REACH = 32, LOST_ROWS = 4096 };
+static const uint32_t EMPTY = UINT32_MAX, EXHAUSTED = UINT32_MAX - 1;
+
+typedef struct {
+    const uint64_t *new0, *new1, *old0, *old1;
+    uint8_t *known, *taken;
+} sides;
+
+static int same(const sides *of, int64_t row, int64_t at) {
+    return of->new0[row] == of->old0[at] && of->new1[row] == of->old1[at];
+}
+
+static int claim(const sides *of, int64_t row, int64_t at) {
+    if (of->taken[at] || !same(of, row, at)) return 0;
+    of->known[row] = of->taken[at] = 1;
+    return 1;
+}
+
+/* Both in their order, over short stretches that one has and the other has not; until too much is in no order. */
+static void claim_in_order(const sides *of, int64_t count, int64_t size) {
+    int64_t row = 0, at = 0, claimed = 0, lost = 0;
+    while (row < count && at < size && lost < LOST_ROWS + claimed / 4) {
+        if (claim(of, row, at)) {
+            row++, at++, claimed++;
+            continue;
+        }
+        int64_t further = of->taken[at] ? 1 : REACH, ahead = of->taken[at] ? 0 : REACH;
+        for (int64_t distance = 1; ahead == REACH && distance < REACH; distance++) {
+            for (int64_t i = 0; i <= distance; i++) {
+                int64_t next = row + i, there = at + distance - i;
+                if (next < count && there < size && !of->taken[there] && same(of, next, there)) {
+                    ahead = i, further = distance - i;
+                    break;
+                }
+            }
+        }
+        if (ahead == REACH) lost += REACH;
+        row += ahead, at += further;
+    }
+}
+
+/* Which rows of a frame a table has, by two hashes a row: each row of the table stands for one of them, the first of
+ * equal ones first where they are not in order. `taken` has 1 for the rows of the table that are deleted, and has it
+ * for those that stand for one afterwards; `known` for the rows of the frame that the table has. */
+int match_rows(const uint64_t *new0, const uint64_t *new1, int64_t count, const uint64_t *old0, const uint64_t *old1, int64_t size, uint8_t *known, uint8_t *taken) {
+    sides of = {new0, new1, old0, old1, known, taken};
+    if (size >= EXHAUSTED) return UNSUPPORTED;
+    memset(known, 0, count);
+    claim_in_order(&of, count, size);
+    int64_t left = 0, places = 16;
+    for (int64_t at = 0; at < size; at++) left += !taken[at];
+    if (!left || !memchr(known, 0, count)) return DONE;
+    while (places < left + left / 2) places *= 2;
+    uint32_t *first = malloc(places * sizeof *first), *next = malloc(size * sizeof *next);
+    if (first == NULL || next == NULL) {
+        free(first), free(next);
+        return NO_MEMORY;
+    }
+    memset(first, 0xff, places * sizeof *first);
+    for (int64_t at = size - 1; at >= 0; at--) {
+        if (taken[at]) continue;
+        int64_t place = old0[at] & (places - 1);
+        while (first[place] != EMPTY && !(old0[first[place]] == old0[at] && old1[first[place]] == old1[at])) place = (place + 1) & (places - 1);
+        next[at] = first[place];
+        first[place] = at;
+    }
+    for (int64_t row = 0; row < count; row++) {
+        if (known[row]) continue;
+        int64_t place = new0[row] & (places - 1);
+        while (first[place] != EMPTY && (first[place] == EXHAUSTED || !same(&of, row, first[place]))) place = (place + 1) & (places - 1);
+        if (first[place] == EMPTY) continue;
+        int64_t at = first[place];
+        known[row] = taken[at] = 1;
+        first[place] = next[at] == EMPTY ? EXHAUSTED : next[at];
+    }
+    free(first), free(next);
+    return DONE;
+}

@@ -23,6 +23,9 @@ from dagster_versioned.identity.arrow_views import is_view
 FILE = Path(__file__).with_name("bag_lanes.so") if "__file__" in globals() else None
 """What `hatch_build.py` makes of `bag_lanes.c`; ``None`` in code that came without its file."""
 
+Lanes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+"""Both hashes of each row."""
+
 _DONE, _UNSUPPORTED = 0, 1
 
 
@@ -83,15 +86,27 @@ def bag_lanes(batch: pa.RecordBatch, key: bytes | None = None) -> tuple[int, int
     return (sums[0], sums[1]) if _call(functions.sums_of_rows, batch, key, sums) else None
 
 
-def row_lanes(
-    batch: pa.RecordBatch, key: bytes | None = None
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+def row_lanes(batch: pa.RecordBatch, key: bytes | None = None) -> Lanes | None:
     """Both hashes of every row, in row order; ``None`` where they are for numpy to compute."""
     if (functions := LIBRARY.functions) is None:
         return None
     lanes = np.empty((2, batch.num_rows), np.uint64)
     done = _call(functions.lanes_of_rows, batch, key, lanes[0].ctypes.data, lanes[1].ctypes.data)
     return (lanes[0], lanes[1]) if done else None
+
+
+def match_rows(new: Lanes, old: Lanes, taken: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
+    """See `identity.matching.match_rows`; ``None`` where that is for numpy to do."""
+    if (functions := LIBRARY.functions) is None:
+        return None
+    known = np.zeros(len(new[0]), np.bool_)
+    counts = [ctypes.c_int64(len(side[0])) for side in (new, old)]
+    hashes = [[np.ascontiguousarray(lane, np.uint64) for lane in side] for side in (new, old)]
+    places = [[lane.ctypes.data for lane in side] for side in hashes]
+    ended = functions.match_rows(*places[0], counts[0], *places[1], counts[1], known.ctypes.data, taken.ctypes.data)
+    if ended not in (_DONE, _UNSUPPORTED):
+        raise MemoryError("There is not enough memory to compare rows.")
+    return known if ended == _DONE else None
 
 
 def _call(function: Any, batch: pa.RecordBatch, key: bytes | None, *results: Any) -> bool:
@@ -124,4 +139,6 @@ def _pointer(capsule: object, name: bytes) -> int:
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.sums_of_rows.argtypes = [ctypes.c_void_p] * 4
     library.lanes_of_rows.argtypes = [ctypes.c_void_p] * 5
+    side = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    library.match_rows.argtypes = [*side, *side, ctypes.c_void_p, ctypes.c_void_p]
     return library

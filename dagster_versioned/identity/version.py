@@ -65,6 +65,7 @@ _OF_RUN = {
     **dict.fromkeys(("first_run_id", "code_location", "function"), str),
     "code": dict,
 }
+_OF_REFRESHED = {"inserted": int, "deleted": int, "unchanged": int, "stored": int, "dead": int}
 _OF_FACTS = {
     "created_at": str,
     "writer": dict,
@@ -79,6 +80,7 @@ _OF_FACTS = {
     "author": str,
     "null_counts": list,
     "added": dict,
+    "refreshed": dict,
     "promoted_from": str,
     "computation": dict,
 }
@@ -333,6 +335,28 @@ class AddedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RefreshedRows:
+    """What a version has of the head that it replaces, where it was not stored whole, in rows.
+
+    ``inserted`` and ``deleted`` are what came and went, ``unchanged`` what both have; ``stored`` what was written, and
+    ``dead`` what its files hold besides its rows.
+    """
+
+    inserted: int
+    deleted: int
+    unchanged: int
+    stored: int
+    dead: int
+
+    def __post_init__(self) -> None:
+        _check_counts("refreshed", **self.to_json())
+
+    def to_json(self) -> dict[str, int]:
+        """The fact ``refreshed`` as it is stored."""
+        return {name: getattr(self, name) for name in _OF_REFRESHED}
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
     """Which computation made a version: its `computation_key`, and the ``seconds`` that it took, writing included."""
 
@@ -359,9 +383,9 @@ class Facts:
     ``created_at`` is RFC 3339 in UTC with microseconds and ``Z`` (`created_at_text`), ``size_bytes`` the sum over the
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
     digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts``
-    the nulls in each top-level column. ``added`` says how rows came to those of the
-    head, where they did not replace them; ``promoted_from`` is the environment that made it, and ``computation`` which
-    computation did, where that is remembered. FORMAT, "Identity".
+    the nulls in each top-level column. ``added`` says how rows came to those of the head, where they did not replace
+    them, and ``refreshed`` what was kept of these, where they did; ``promoted_from`` is the environment that made it,
+    and ``computation`` which computation did, where that is remembered. FORMAT, "Identity".
     """
 
     created_at: str
@@ -375,6 +399,7 @@ class Facts:
     author: str | None = None
     null_counts: Sequence[int] = ()
     added: AddedRows | None = None
+    refreshed: RefreshedRows | None = None
     promoted_from: str | None = None
     computation: Computation | None = None
     schema_version: int = 3
@@ -392,6 +417,8 @@ class Facts:
             _check_kind("run", self.run, Run)
         if self.added is not None:
             _check_kind("added", self.added, AddedRows)
+        if self.refreshed is not None:
+            _check_kind("refreshed", self.refreshed, RefreshedRows)
         if self.computation is not None:
             _check_kind("computation", self.computation, Computation)
         if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
@@ -421,6 +448,9 @@ class Facts:
             counts = {"inserted": int, "updated": int, "removed": int}
             added, _ = _split(known["added"], {"mode": str, "digest": str, **counts})
             known["added"] = AddedRows(**added)
+        if "refreshed" in known:
+            refreshed, _ = _split(known["refreshed"], _OF_REFRESHED)
+            known["refreshed"] = RefreshedRows(**refreshed)
         if "computation" in known:
             computation: dict[str, Any] = known["computation"]
             known["computation"] = Computation(computation.get("key", ""), computation.get("seconds", -1))

@@ -150,10 +150,12 @@ def version_metadata(
 
 
 def _added(result: WriteResult) -> dict[str, Any]:
-    """The rows that were appended, merged or taken away; none where they were all as they are to be."""
-    added = result.version.facts.added
+    """The rows that were appended, merged or taken away, or came, went and stayed; none where they were all as they are
+    to be."""
+    added, refreshed = result.version.facts.added, result.version.facts.refreshed
     if added is None:
-        return {}
+        of_refresh = {} if refreshed is None or result.change == "none" else refreshed.to_json()
+        return {f"{OURS}/rows_{kind}": count for kind, count in of_refresh.items()}
     idle = result.change == "none" and not result.replayed
     counts = {"inserted": added.inserted, "updated": added.updated, "removed": added.removed}
     return {f"{OURS}/rows_{kind}": 0 if idle else count for kind, count in counts.items()}

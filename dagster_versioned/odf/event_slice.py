@@ -108,6 +108,8 @@ class PendingSlice(PendingWrite):
         self._onto: HeadParts | None = None
         self._kept: tuple[Add, ...] = ()
 
+    stands_alone = True
+
     def repeats(self, own: Version) -> Repetition | None:
         """Whether an earlier attempt of the step committed these very rows, or others that stay alone.
 

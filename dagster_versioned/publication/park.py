@@ -122,7 +122,7 @@ class _DraftBuilder:
         self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]
     ) -> ParkedWrite:
         """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
-        table, options = self.table, self.options
+        table, options = self.table, self.options.model_copy(update={"refresh": "whole"})
         began, constraints = time.monotonic(), table.constraints(options)
         writes = [
             stage(frame, key, described[key], self.staging, options, constraints, self.pinned, table.known_schema)

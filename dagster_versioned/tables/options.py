@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import RowOrder
-from dagster_versioned.tables.configuration import SETTABLE, TAKEN_BY_PERSONAL, why_not_settable
+from dagster_versioned.tables.configuration import DELETION_VECTORS, SETTABLE, TAKEN_BY_PERSONAL, why_not_settable
 from dagster_versioned.tables.event_history import EventHistory
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ METADATA_KEY = "dagster_versioned/options"
 
 _NOT_OF_EVENTS = (
     "mode",
+    "refresh",
     "row_order",
     "sort_columns",
     "sort_rows",
@@ -43,6 +44,14 @@ class TableOptions(BaseModel):
     """Whether rows ``replace`` those of the table (or partition), are appended to them, or merged into them by key.
 
     What is appended or merged may bring new columns, and lacks none; such tables are sets of rows, without an order.
+    """
+    refresh: Literal["whole", "changed_rows"] = "whole"
+    """With ``mode="replace"``: whether a version is stored ``whole``, or only the ``changed_rows``, beside the files of
+    the version before, where that takes less.
+
+    Rows are compared as wholes, without a key; those that are gone stay in these files, and readers pass over them by
+    deletion vectors. Such a table is a set of rows, without an order. Spark frames are stored whole for now, and so is
+    what waits for checks.
     """
     merge_key: tuple[str, ...] = ()
     """With ``mode="merge"``: the columns by which a row takes the place of a stored one."""
@@ -108,6 +117,13 @@ class TableOptions(BaseModel):
             raise ValueError("mode='merge' goes with a merge_key, and no other mode does")
         if self.partition_columns and self.cluster_by:
             raise ValueError("no table has both partition_columns and cluster_by")
+        if self.refresh == "changed_rows":
+            if self.mode != "replace":
+                raise ValueError(f"mode={self.mode!r} stores what is new as it is: leave out refresh")
+            if self.personal_columns:
+                raise ValueError("rows that are gone stay in files, so refresh='changed_rows' has no personal columns")
+            if self.properties.get(DELETION_VECTORS, "true") != "true":
+                raise ValueError(f"refresh='changed_rows' needs {DELETION_VECTORS}: leave that property out")
         for name in _NOT_OF_EVENTS if self.history is not None else ():
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
@@ -117,9 +133,11 @@ class TableOptions(BaseModel):
     def _fits_a_set(self) -> Self:
         layouts = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
         what = layouts[0] if layouts else f"mode={self.mode!r}"
+        if self.refresh == "changed_rows":
+            what = "refresh='changed_rows'"
         if self._is_a_set and (self.row_order == "significant" or self.sort_rows):
             raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
-        if self.single_part and (self.mode != "replace" or self.partition_columns):
+        if self.single_part and (self.mode != "replace" or self.partition_columns or self.refresh == "changed_rows"):
             raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
         return self
 
@@ -157,7 +175,13 @@ class TableOptions(BaseModel):
 
     @property
     def _is_a_set(self) -> bool:
-        return self.mode != "replace" or bool(self.partition_columns or self.cluster_by)
+        refreshes = self.refresh == "changed_rows"
+        return self.mode != "replace" or refreshes or bool(self.partition_columns or self.cluster_by)
+
+    @property
+    def table_properties(self) -> Mapping[str, str]:
+        """The ``properties``, and those that other options need."""
+        return {**({DELETION_VECTORS: "true"} if self.refresh == "changed_rows" else {}), **self.properties}
 
     @property
     def hidden_columns(self) -> tuple[str, ...]:

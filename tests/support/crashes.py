@@ -9,6 +9,7 @@ from functools import partial
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -32,6 +33,8 @@ BY_VECTORS = TableOptions(
     merge_key=("n",),
     properties={"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
 )
+
+BY_CHANGED_ROWS = TableOptions(refresh="changed_rows", properties={"delta.enableChangeDataFeed": "true"})
 
 WRITING = frozenset({"put", "put_file", "put_chunks", "put_if_absent", "put_if_match", "copy", "delete", "abort"})
 
@@ -144,6 +147,21 @@ def change_scattered(table: VersionedTable, first: int) -> None:
     table.write(pa.concat_tables([changed, numbered(5, 5000 + first)]), options=BY_VECTORS)
 
 
+def refreshed_once(table: VersionedTable) -> None:
+    """A large part with a vector in a file, and a small one."""
+    table.write(numbered(20_000), options=BY_CHANGED_ROWS)
+    refresh(table)
+
+
+def refresh(table: VersionedTable) -> None:
+    """So many rows of the first part are others that lie apart that their vector is too large for the log."""
+    rows = table.read().sort_by("n")
+    places = list(range(table.state.log_version, 20_000, 30))
+    kept = rows.filter(pc.invert(pc.is_in(rows["n"], rows["n"].take(places))))
+    changed = rows.take(places).set_column(1, "text", pa.array(["changed"] * len(places)))
+    table.write(pa.concat_tables([kept, changed]), options=BY_CHANGED_ROWS)
+
+
 def partitions(table: VersionedTable) -> None:
     table.write_partitions({"a": numbered(3), "b": numbered(3)})
     table.write(numbered(4), partition="b")
@@ -250,6 +268,7 @@ OPERATIONS = {
     "merge": Operation(many_parts, merge),
     "update": Operation(many_parts, update_samples),
     "merge by vectors": Operation(marked_parts, merge_by_vectors),
+    "refresh": Operation(refreshed_once, refresh),
     "partitions": Operation(partitions, more_partitions),
     "reuse": Operation(two_versions, write_first),
     "revert": Operation(two_versions, revert),

@@ -57,6 +57,10 @@ def deleted_rows(
     place = "in its descriptor" if vector.storage_type == "i" else vector_key(store, vector, of)
     if sha is not None and (found := sha256(payload).hexdigest()) != sha:
         raise _broken(place, of, f"was altered: it has the SHA-256 {found} instead of {sha}")
+    return _rows_of(payload, vector, num_records, of, place)
+
+
+def _rows_of(payload: bytes, vector: DeletionVector, num_records: int, of: str, place: str) -> NDArray[np.int64]:
     bitmap = _bitmap(payload, place, of)
     if len(bitmap) != vector.cardinality:
         raise _broken(place, of, f"holds {len(bitmap)} rows instead of {vector.cardinality}")
@@ -103,6 +107,17 @@ class NamedVectors:
 
     vectors: Mapping[str, tuple[DeletionVector, str]]
     files: Mapping[str, bytes]
+
+    def positions(self, of: str, num_records: int) -> NDArray[np.int64]:
+        """`deleted_rows` of a data file with so many rows, by the bytes that are to be stored."""
+        vector, _ = self.vectors[of]
+        place = "in its descriptor" if vector.storage_type == "i" else _named_key(vector, of)
+        if vector.storage_type == "i":
+            payload = _inline_payload(vector, of)
+        else:
+            start = vector.offset or 1
+            payload = _in_block(self.files[place][start : start + vector.size_in_bytes + 8], vector, of, place)
+        return _rows_of(payload, vector, num_records, of, place)
 
 
 def named_by_content(deleted: Mapping[str, NDArray[np.int64]], inline_bytes: int = INLINE_BYTES) -> NamedVectors:
@@ -207,6 +222,13 @@ def _stored_payload(store: ObjectStore, vector: DeletionVector, of: str) -> byte
         ) from error
     if version != bytes([_FILE_VERSION]):
         raise _broken(key, of, f"is in a file of version {version.hex() or 'none'} instead of {_FILE_VERSION:02x}")
+    return _in_block(stored, vector, of, key)
+
+
+def _in_block(stored: bytes, vector: DeletionVector, of: str, key: str) -> bytes:
+    """The bytes of a vector, out of those between its offset and its end. Protocol: *Deletion Vector File Storage
+    Format*."""
+    size = vector.size_in_bytes
     if len(stored) != size + 8:
         raise _broken(key, of, f"ends after {len(stored)} of {size + 8} bytes")
     (found,) = struct.unpack_from(">i", stored)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.clustering import require_clusterable
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.refresh import refresh_table
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
@@ -47,6 +48,10 @@ class ArrowEngine:
     @property
     def default_row_order(self) -> RowOrder:
         return "significant"
+
+    @property
+    def refreshes(self) -> bool:
+        return True
 
     def accepts(self, frame: object) -> bool:
         return family_of(type(frame)) is not None
@@ -176,6 +181,21 @@ class ArrowEngine:
         return merge_tables(
             incoming, base, matching, write, measure, vectors=options.deletion_vectors, writes_feed=options.change_feed
         )
+
+    def refresh(self, frame: Any, base: Scan, staging: Staging, options: WriteOptions) -> Upsert | None:
+        """See `refresh_table`; holds the frame, 16 bytes for each of its rows and of the table's, and two parts."""
+        incoming = _table(conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), base.schema), base.schema)
+
+        def write(rows: pa.Table) -> StagedParts:
+            return self.write(rows, staging, replace(options, columns=tuple(rows.column_names)))
+
+        def sums_of(written: StagedParts, key: bytes) -> Sums:
+            bag = BagDigest(schema_to_arrow(base.schema), key)
+            for scan in staging.scans(written.parts, base.schema):
+                bag.merge(*self.sums_of_scan(scan, key))
+            return bag.lanes
+
+        return refresh_table(incoming, base, write, sums_of, writes_feed=options.change_feed)
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """The scan's rows; every part's SHA-256 is checked over its bytes before a row of it is returned.

@@ -45,6 +45,10 @@ class SparkEngine:
     def default_row_order(self) -> RowOrder:
         return "ignored"
 
+    @property
+    def refreshes(self) -> bool:
+        return False
+
     def accepts(self, frame: object) -> bool:
         return any(
             base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
@@ -149,6 +153,10 @@ class SparkEngine:
             vectors=options.deletion_vectors,
             writes_feed=options.change_feed,
         )
+
+    def refresh(self, frame: Any, base: Scan, staging: Staging, options: WriteOptions) -> Upsert | None:
+        """Never: Spark frames are written whole."""
+        return None
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """A frame pinned to the scan's files; see `dagster_versioned.engines.spark.read.read`."""

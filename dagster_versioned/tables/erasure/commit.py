@@ -118,6 +118,8 @@ class ErasedHead(PendingWrite):
     The parts of which the ``changes`` are known are not read.
     """
 
+    stands_alone = True
+
     def __init__(
         self,
         store: ObjectStore,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Add, DeletionVector
-from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector
+from dagster_versioned.delta.files.deletion_vectors import NamedVectors, named_by_content, with_vector
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
@@ -39,6 +39,8 @@ class Addition(PendingWrite):
     (`Engine.pinned`). ``mode`` is what the facts call it, ``given`` what the frame says, if somebody knows. Raises
     `UnsupportedType`.
     """
+
+    stands_alone = True
 
     def __init__(
         self,
@@ -138,15 +140,9 @@ class Addition(PendingWrite):
             self.contents = upsert.contents(contents_of(base.head, scan, self._engine))
         counts = upsert.inserted, upsert.updated, upsert.removed
         self.added = AddedRows(self._mode, self._given.digest.text, *counts)
-        return self._kept_parts(base, scan, upsert)
-
-    def _kept_parts(self, base: HeadParts, scan: Scan, upsert: Upsert) -> tuple[Add, ...]:
-        """The parts of the head that stay, without the rows that go; the files of their vectors are known now."""
-        vectors = named_by_content(upsert.deleted)
+        kept, vectors = parts_after(base, scan, upsert)
         self.vector_files = vectors.files
-        rows = {file.key: file.num_records or 0 for file in scan.files}
-        kept = [add for add in base.parts if add.key not in upsert.replaced]
-        return tuple(_without_rows(add, vectors.vectors.get(add.key), rows[add.key]) for add in kept)
+        return kept
 
     @staticmethod
     def _switches(base: HeadParts) -> tuple[bool, ...]:
@@ -180,6 +176,14 @@ class Addition(PendingWrite):
         held = self._engine.schema(frame, replace(self._write_options, columns=(), sort_columns=False))
         same = all(held.field(field.name).type == field.type for field in schema.fields)
         return frame if same else self._engine.widened(frame, schema)
+
+
+def parts_after(base: HeadParts, scan: Scan, upsert: Upsert) -> tuple[tuple[Add, ...], NamedVectors]:
+    """The parts of the head that stay, without the rows that go, and the vectors that say which these are."""
+    vectors = named_by_content(upsert.deleted)
+    rows = {file.key: file.num_records or 0 for file in scan.files}
+    kept = [add for add in base.parts if add.key not in upsert.replaced]
+    return tuple(_without_rows(add, vectors.vectors.get(add.key), rows[add.key]) for add in kept), vectors
 
 
 def contents_of(head: Version | None, scan: Scan, engine: Engine) -> RowsSummary:

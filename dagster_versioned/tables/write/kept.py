@@ -63,6 +63,8 @@ class KeptVersion(OwnWrite):
 class KeptWrite(PendingWrite):
     """A kept version on its way: nothing of it is written, and its identity is the one that it has."""
 
+    stands_alone = True
+
     def __init__(self, kept: KeptVersion) -> None:
         version = kept.version
         contents = recorded_rows(version.entry)
@@ -123,6 +125,7 @@ def stand(
         return False
     if options.cluster_by is not None and clustering_actions(snapshot, snapshot.schema, options.cluster_by):
         return False
-    properties = configuration(snapshot.metadata, options.properties, options.constraints, options.personal_columns)
+    asked = options.table_properties
+    properties = configuration(snapshot.metadata, asked, options.constraints, options.personal_columns)
     is_as_recorded = record_after(taken, state) == TableRecord.of(snapshot)
     return is_as_recorded and properties == snapshot.metadata.configuration

@@ -19,7 +19,16 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest, fresh_key
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.identity.version import AddedRows, Computation, Identity, Parent, Run, SourceVersion, TableType
+from dagster_versioned.identity.version import (
+    AddedRows,
+    Computation,
+    Identity,
+    Parent,
+    RefreshedRows,
+    Run,
+    SourceVersion,
+    TableType,
+)
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
@@ -135,6 +144,11 @@ class PendingWrite:
     """
 
     added: AddedRows | None = None
+    refreshed: RefreshedRows | None = None
+
+    stands_alone = False
+    """Whether no earlier version with the same rows takes its place."""
+
     appends_events = False
     """Whether the frame is a slice of events, and therefore its table a history of them."""
 

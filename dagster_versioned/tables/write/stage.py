@@ -17,6 +17,7 @@ from dagster_versioned.tables.upstream import Upstream
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import OwnWrite, PendingWrite, VersionDescription
+from dagster_versioned.tables.write.refresh import Refresh
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -93,11 +94,19 @@ def stage(
         return frame.stage(partition, description, staging, options, constraints, pinned)
     engine = engine_for(frame)
     frame = engine.typed(frame, table_schema)
-    if constraints or options.mode != "replace":
+    refreshes = options.refresh == "changed_rows" and engine.refreshes
+    if constraints or refreshes or options.mode != "replace":
         frame = pinned.enter_context(engine.pinned(frame))
     require_frame(engine, frame, constraints)
     if options.mode != "replace":
         return Addition(partition, description, frame, engine, staging, options)
+    if refreshes and options.hidden_columns:
+        raise InvalidInput(
+            f"The table has the personal columns {list(options.hidden_columns)}, of which nothing stays in files "
+            "beside its rows, so it is written whole. Nothing was written. Leave refresh out."
+        )
+    if refreshes:
+        return Refresh(partition, description, frame, engine, staging, options)
     write_options = options.write_options(partition)
     contents = engine.contents(frame, write_options)
     written = None if contents is not None else engine.write(frame, staging, write_options)

@@ -282,7 +282,7 @@ class TableWrite:
         """
         known = state.snapshot.metadata if state else None
         personal = self.options.personal_columns
-        properties = configuration(known, self.options.properties, self.options.constraints, personal)
+        properties = configuration(known, self.options.table_properties, self.options.constraints, personal)
         if not set(personal_columns(properties)) <= set(self.options.hidden_columns):
             raise CommitConflict(
                 f"The table got the personal columns {list(personal_columns(properties))} while it was written, of "
@@ -358,7 +358,7 @@ class TableWrite:
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := pending.repeats(own)) is not None:
             return WritePlan(pending, unchanged=own, repetition=repetition)
-        onto = base.onto(pending.partition, self.options.properties)
+        onto = base.onto(pending.partition, self.options.table_properties)
         head = onto.head
         adds, written = self._parts(pending, onto, base, own, timestamp)
         sha = data_sha(list(map(known_line, adds)), pending.row_order)
@@ -384,10 +384,10 @@ class TableWrite:
         self, pending: PendingWrite, onto: HeadParts, base: WriteBase, own: Version | None, timestamp: int
     ) -> tuple[tuple[Add, ...], tuple[Add, ...]]:
         """The parts of the version, and those of them that are written now. Raises `IntegrityError`."""
-        kept = pending.onto(onto)
-        equal = base.parts_of_equal_version(pending, own) if kept is None else None
+        equal = None if pending.stands_alone else base.parts_of_equal_version(pending, own)
         if equal is not None:
             return equal, ()
+        kept = pending.onto(onto)
         is_ours = self.operation not in ("PROMOTE", "REBASE")  # else they are as they were written elsewhere
         clustered_by = (self.options.cluster_by or ()) if is_ours else ()
         written = tuple(add_of(part, pending.partition, timestamp, clustered_by) for part in pending.parts())
@@ -416,6 +416,7 @@ class TableWrite:
             author=self.author,
             null_counts=pending.contents.null_counts,
             added=pending.added,
+            refreshed=pending.refreshed,
             promoted_from=pending.promoted_from,
             computation=computing.computation() if computing is not None else pending.computation,
         )

@@ -1,0 +1,173 @@
+"""An Arrow table in the place of a table's rows: what both have is not written again.
+
+Rows are compared as wholes, without a key, by their hashes under a secret that is drawn once the frame is fixed: of all
+rows, deleted ones too, 32 bytes are in memory, and one part.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
+from dagster_versioned.engines.arrow.scan import read_table, stream_table
+from dagster_versioned.engines.parts import StagedParts
+from dagster_versioned.engines.refresh import FileRows, are_worth_it, files_to_rewrite
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.upsert import Positions, Upsert, nothing
+from dagster_versioned.errors import IntegrityError
+from dagster_versioned.identity.compiled import Lanes
+from dagster_versioned.identity.digest import Sums, fresh_key, row_lanes
+from dagster_versioned.identity.matching import match_rows
+
+_AT_ONCE = 2
+"""Parts that are hashed at once, with the frame."""
+
+
+def refresh_table(
+    frame: pa.Table,
+    base: Scan,
+    write: Callable[[pa.Table], StagedParts],
+    sums_of: Callable[[StagedParts, bytes], Sums],
+    *,
+    writes_feed: bool,
+) -> Upsert | None:
+    """`Engine.refresh` of a table in the canonical types of the scan's schema."""
+    if not are_worth_it(file.size for file in base.files):
+        return None
+    key = fresh_key()
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="refresh") as pool:
+        hashing = pool.submit(_lanes, frame.to_batches(), frame.num_rows, key)
+        stored = list(pool.map(partial(_stored_rows, base, key), base.files))
+        new = hashing.result()
+    old = _together([rows.lanes for rows in stored])
+    taken = np.concatenate([rows.deleted for rows in stored])
+    known = match_rows(new, old, taken)
+    ends = np.cumsum([len(rows.deleted) for rows in stored])
+    stays = [part & ~rows.deleted for part, rows in zip(np.split(taken, ends[:-1]), stored, strict=True)]
+    inserted = frame.num_rows - int(np.count_nonzero(known))
+    counts = [rows.counted(stay) for rows, stay in zip(stored, stays, strict=True)]
+    rewritten = files_to_rewrite(counts, inserted)
+    if rewritten is None:
+        return None
+    deleted = {
+        base.files[i].key: np.flatnonzero(~stays[i])
+        for i, count in enumerate(counts)
+        if count.going and i not in rewritten
+    }
+    comes = frame.filter(_mask(~known))
+    written = write(
+        pa.concat_tables([*(_physical(base, base.files[i]).filter(_mask(stays[i])) for i in sorted(rewritten)), comes])
+    )
+
+    def stands(vectors: Mapping[str, Positions]) -> bool:
+        sums = [sums_of(written, key)]
+        for i, file in enumerate(base.files):
+            if i not in rewritten:
+                gone = vectors.get(file.key)
+                sums.append(stored[i].sums(stored[i].deleted if gone is None else _at(gone, len(stays[i]))))
+        return _added(sums) == _added([_Rows(new, np.zeros(len(new[0]), np.bool_)).sums()])
+
+    def changes() -> StagedParts:
+        gone = [
+            _physical(base, file).filter(_mask(~stays[i] & ~stored[i].deleted))
+            for i, file in enumerate(base.files)
+            if counts[i].going
+        ]
+        return write(pa.concat_tables([*(_feed_rows(rows, "delete") for rows in gone), _feed_rows(comes, "insert")]))
+
+    return Upsert(
+        frozenset(base.files[i].key for i in rewritten),
+        nothing(base.schema),
+        written,
+        inserted=inserted,
+        updated=0,
+        removed=sum(count.going for count in counts),
+        deleted=deleted,
+        changes=changes if writes_feed else None,
+        stands=stands,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The hashes of rows, and which of them are deleted."""
+
+    lanes: Lanes
+    deleted: NDArray[np.bool_]
+
+    def counted(self, stays: NDArray[np.bool_]) -> FileRows:
+        """How many there are, once some of them stay."""
+        deleted = int(np.count_nonzero(self.deleted))
+        return FileRows(len(stays), deleted, len(stays) - deleted - int(np.count_nonzero(stays)))
+
+    def sums(self, without: NDArray[np.bool_] | None = None) -> Sums:
+        """The sums of both hashes, and the number, of those that are not deleted, or not among others."""
+        left = ~(self.deleted if without is None else without)
+        first, second = (int(lane.sum(where=left)) for lane in self.lanes)
+        return first, second, int(np.count_nonzero(left))
+
+
+def _stored_rows(base: Scan, key: bytes, file: ScanFile) -> _Rows:
+    count = file.num_records
+    if count is None:
+        raise IntegrityError(f"The part {file.key} in {base.store.uri} has no number of rows in the log.")
+    batches = stream_table(replace(base, files=(_whole(file),)))
+    deleted = np.zeros(count, np.bool_)
+    if (vector := file.deletion_vector) is not None:
+        deleted[deleted_rows(base.store, vector, count, file.key, file.vector_sha)] = True
+    return _Rows(_lanes(batches, count, key), deleted)
+
+
+def _lanes(batches: Iterable[pa.RecordBatch], count: int, key: bytes) -> Lanes:
+    """The hashes of so many rows. Raises `IntegrityError` for more or fewer."""
+    first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    end = 0
+    for batch in batches:
+        start, end = end, end + batch.num_rows
+        if end <= count:
+            first[start:end], second[start:end] = row_lanes(batch, key)
+    if end != count:
+        raise IntegrityError(f"A part has {end} rows, but {count} by its statistics.")
+    return first, second
+
+
+def _together(lanes: list[Lanes]) -> Lanes:
+    if len(lanes) == 1:
+        return lanes[0]
+    first, second = (np.concatenate(each) for each in zip(*lanes, strict=True))
+    return first, second
+
+
+def _whole(file: ScanFile) -> ScanFile:
+    return replace(file, deletion_vector=None, vector_sha=None)
+
+
+def _physical(base: Scan, file: ScanFile) -> pa.Table:
+    """All rows of a file, deleted ones too."""
+    return read_table(replace(base, files=(_whole(file),)))
+
+
+def _at(positions: Positions, count: int) -> NDArray[np.bool_]:
+    rows = np.zeros(count, np.bool_)
+    rows[positions] = True
+    return rows
+
+
+def _added(sums: list[Sums]) -> Sums:
+    first, second, count = (sum(each) for each in zip(*sums, strict=True))
+    return first % 2**64, second % 2**64, count
+
+
+def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
+    return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
+
+
+def _mask(rows: NDArray[np.bool_]) -> Any:
+    return pa.array(rows)
