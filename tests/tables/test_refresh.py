@@ -342,7 +342,9 @@ class TestBesideOthers:
         create_environment(table.project, "dev")
         there = table.project.in_environment("dev").table("flights")
         changed = without(people(), 3)
-        assert there.write(changed, code_version="1", options=derived).version.facts.refreshed == RefreshedRows(0, 1, COUNT - 1, 0, 1)
+        assert there.write(changed, code_version="1", options=derived).version.facts.refreshed == RefreshedRows(
+            0, 1, COUNT - 1, 0, 1
+        )
         assert_says(there, changed)
         assert_says(table, people())
         (left,) = promote(table.project, "dev", accept=["flights"], dry_run=False).left
