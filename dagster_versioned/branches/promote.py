@@ -277,8 +277,8 @@ def _restaged(table: JudgedTable, version: Version, staging: Staging, verify: Ve
     snapshot = table.state.snapshot
     constraints = constraints_of(snapshot.metadata.configuration)
     adds = parts_of(snapshot, version.partition)
-    summary, row_order, written = restaged(version, adds, table.here.store, staging, constraints, verify)
-    return PromotedWrite(version, summary, row_order, written, None if table.is_rebased else table.environment)
+    copied = restaged(version, adds, table.here.store, staging, constraints, verify)
+    return PromotedWrite(version, copied, None if table.is_rebased else table.environment)
 
 
 def _carry(table: JudgedTable, versions: Sequence[Version]) -> None:

@@ -6,20 +6,23 @@ production believe anything. Where both are written by the same role, the rows n
 """
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.actions import Add, DeletionVector
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
-from dagster_versioned.delta.files.statistics import from_parquet_metadata, parse
+from dagster_versioned.delta.files.deletion_vectors import NamedVectors, deleted_rows, named_by_content
+from dagster_versioned.delta.files.statistics import from_parquet_metadata, num_records, parse
 from dagster_versioned.delta.schema.types import StructType, parse_schema, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import conform_all
@@ -32,7 +35,8 @@ from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDig
 from dagster_versioned.identity.version import RowOrder, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parts import named_sha
+from dagster_versioned.tables.parts import named_sha, part_key, vector_sha_of
+from dagster_versioned.tables.write.addition import without_rows
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 
 Verify = Literal["rows", "bytes"]
@@ -53,22 +57,33 @@ class PromotedWrite(PendingWrite):
 
     stands_alone = True
 
-    def __init__(
-        self,
-        version: Version,
-        contents: RowsSummary,
-        row_order: RowOrder,
-        written: StagedParts,
-        environment: str | None,
-    ) -> None:
-        description = VersionDescription.of(version.identity)
+    def __init__(self, version: Version, copied: "CopiedParts", environment: str | None) -> None:
+        description, written = VersionDescription.of(version.identity), copied.written
+        contents, row_order = written.contents, copied.row_order
         super().__init__(version.partition, description, contents, row_order, written, lambda: written)
         self.made_by = version.facts.run
+        self.refreshed = version.facts.refreshed
         self.promoted_from = environment
+        self.vector_files = copied.vectors.files
+        self._vectors = copied.vectors.vectors
 
     def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """No part of the head is kept, and none of an equal version takes the place of these."""
         return ()
+
+    def marked(self, add: Add) -> Add:
+        """With the deletion vector that it has in the environment."""
+        rows = num_records(add.stats) or 0
+        return without_rows(add, self._vectors.get(add.key), rows)
+
+
+@dataclass(frozen=True)
+class CopiedParts:
+    """The parts of a version in a staging folder, and which of their rows it has not."""
+
+    written: StagedParts
+    row_order: RowOrder
+    vectors: NamedVectors
 
 
 def restaged(
@@ -78,7 +93,7 @@ def restaged(
     staging: Staging,
     constraints: Mapping[str, str],
     verify: Verify = "rows",
-) -> tuple[RowsSummary, RowOrder, StagedParts]:
+) -> CopiedParts:
     """The parts of a version, copied from an environment's table to a staging folder of production, and what they say.
 
     Every byte is read: its SHA-256 must be its name's, its footer gives partition and ordinal, and the identity must
@@ -96,7 +111,11 @@ def restaged(
     copies = sorted(copied, key=lambda part: part.ordinal)
     if len({part.ordinal for part in copies}) < len(copies):
         raise _wrong(version, store, "has two parts of one ordinal")
-    found, nrow = data_sha([part.sha256 for part in copies], row_order), sum(part.num_records for part in copies)
+    deleted = _deleted(version, store, adds, copies)
+    vectors = named_by_content({part_key(part): deleted[part.sha256] for part in copies if part.sha256 in deleted})
+    lines = [" ".join((part.sha256, *(sha for _, sha in _vector(vectors, part)))) for part in copies]
+    found = data_sha(lines, row_order)
+    nrow = sum(part.num_records - len(deleted.get(part.sha256, ())) for part in copies)
     if (found, nrow) != (identity.data_sha, identity.nrow) or version.metadata_sha != identity.metadata_sha():
         raise _wrong(
             version,
@@ -106,17 +125,54 @@ def restaged(
     if verify == "bytes":
         summary = _stated(version, schema, store)
         stated = {named_sha(add.key): add.stats for add in adds}
-        parts = [_believed(version, part, schema, stated[part.sha256], store, constraints) for part in copies]
+        parts = [_believed(version, part, schema, stated[part.sha256], store, constraints, deleted) for part in copies]
     else:
-        summary, parts = _read(version, copies, schema, row_order, store, constraints)
-    return summary, row_order, StagedParts(summary, tuple(parts))
+        summary, parts = _read(version, copies, schema, row_order, store, constraints, deleted)
+    return CopiedParts(StagedParts(summary, tuple(parts)), row_order, vectors)
+
+
+def _vector(vectors: NamedVectors, part: Part) -> Iterator[tuple[DeletionVector, str]]:
+    """The deletion vector of a part, if it has one, with its SHA-256."""
+    if (named := vectors.vectors.get(part_key(part))) is not None:
+        yield named
+
+
+def _deleted(
+    version: Version, store: ObjectStore, adds: Sequence[Add], copies: Sequence[Part]
+) -> Mapping[str, NDArray[np.int64]]:
+    """The positions of the rows of copied parts, by SHA-256, that the version has not."""
+    rows = {part.sha256: part.num_records for part in copies}
+    deleted: dict[str, NDArray[np.int64]] = {}
+    for add in adds:
+        if (vector := add.deletion_vector) is not None:
+            name = str(named_sha(add.key))
+            try:
+                deleted[name] = deleted_rows(store, vector, rows[name], add.key, vector_sha_of(add))
+            except VersionedError as error:
+                raise _wrong(version, store, f"has a deletion vector that cannot be read ({error})") from error
+    return deleted
+
+
+def _live(batches: Iterable[pa.RecordBatch], deleted: NDArray[np.int64] | None, start: int) -> Iterator[pa.RecordBatch]:
+    """Batches of a part, the first of which begins with row ``start``, without the rows that are deleted."""
+    for batch in batches:
+        if deleted is not None:
+            within = deleted[slice(*np.searchsorted(deleted, (start, start + batch.num_rows)))] - start
+            start += batch.num_rows
+            if len(within):
+                stays = np.ones(batch.num_rows, np.bool_)
+                stays[within] = False
+                yield batch.filter(cast("Any", pa.array(stays)))
+                continue
+        yield batch
 
 
 def _copied(version: Version, store: ObjectStore, folder: Path, add: Add) -> Part:
     """A part of ours in the staging folder, with the bytes that its name says; its statistics are still to be made."""
     name = named_sha(add.key)
-    if name is None or add.deletion_vector is not None or add.partition_values:
-        raise LeftToProduction("it has deletion vectors, partition columns, or files that another program wrote")
+    of_another = name is None or (add.deletion_vector is not None and vector_sha_of(add) is None)
+    if name is None or of_another or add.partition_values:
+        raise LeftToProduction("it has partition columns, or files that another program wrote")
     path = folder / f"{name}.parquet"
     try:
         sha, size = _copy(store, add.key, path)
@@ -179,6 +235,7 @@ def _read(
     row_order: RowOrder,
     store: ObjectStore,
     constraints: Mapping[str, str],
+    deleted: Mapping[str, NDArray[np.int64]],
 ) -> tuple[RowsSummary, list[Part]]:
     """What the rows of copied parts say, decoded once: two row groups are in memory, of which one is decoded."""
     arrow = schema_to_arrow(schema)
@@ -196,19 +253,22 @@ def _read(
     ):
         running: list[Future[None]] = []
         for part in copies:
-            path, nans = Path(str(part.source)), set[str]()
+            path, nans, start = Path(str(part.source)), set[str](), 0
             with _decoding(version, part, store), pq.ParquetFile(path) as parquet:
                 from_parquet_metadata(parquet.metadata, schema)  # raises where its columns are not the schema's
                 for at in range(parquet.num_row_groups):
                     table = parquet.read_row_group(at).combine_chunks()
                     batches = list(conform_all(table.to_batches(), schema))
                     rows = pa.Table.from_batches(batches, arrow)
+                    live = list(_live(batches, deleted.get(part.sha256), start))
+                    start += rows.num_rows
                     for future in running:
                         future.result()
                     stated = parquet.metadata.row_group(at)
-                    running = [digesting.submit(summarize, batches), comparing.submit(_require_true, stated, table)]
-                    nrow += rows.num_rows
-                    null_counts = [n + column.null_count for n, column in zip(null_counts, rows.columns, strict=True)]
+                    running = [digesting.submit(summarize, live), comparing.submit(_require_true, stated, table)]
+                    nrow += sum(batch.num_rows for batch in live)
+                    columns = pa.Table.from_batches(live, arrow).columns
+                    null_counts = [n + column.null_count for n, column in zip(null_counts, columns, strict=True)]
                     nans |= nan_columns(rows)
                 for future in running:
                     future.result()
@@ -276,6 +336,7 @@ def _believed(
     stated: str | None,
     store: ObjectStore,
     constraints: Mapping[str, str],
+    deleted: Mapping[str, NDArray[np.int64]],
 ) -> Part:
     """A copied part with the statistics of its footer; of NaN, which no footer knows, those of the log.
 
@@ -290,7 +351,8 @@ def _believed(
             names = Names({"rows": schema})
             needed = {name for sql in constraints.values() for name in names.resolve(sql).of("rows")}
             read = schema.select([name for name in schema.names if name in needed] or schema.names)
-            for batch in conform_all(parquet.iter_batches(ROW_GROUP_ROWS, columns=list(read.names)), read):
+            batches = conform_all(parquet.iter_batches(ROW_GROUP_ROWS, columns=list(read.names)), read)
+            for batch in _live(batches, deleted.get(part.sha256), 0):
                 _require(batch, constraints)
     return replace(part, statistics=statistics)
 

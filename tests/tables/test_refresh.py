@@ -336,6 +336,60 @@ class TestBesideOthers:
         for at, rows in enumerate((first, second, first, third)):
             assert_says(table, rows, at)
 
+    @pytest.mark.parametrize("verify", ["rows", "bytes"])
+    @pytest.mark.parametrize("apart", [20, 700])
+    def test_what_an_environment_refreshed_is_promoted(self, table, verify, apart):
+        options = REFRESH.model_copy(update={"table_type": "derived"})
+        table.write(people(), options=options)
+        create_environment(table.project, "dev")
+        there = table.project.in_environment("dev").table("flights")
+        changed = with_amount(without(people(), 3), 5.0, *range(0, COUNT - 1, apart))
+        made = there.write(changed, code_version="1", options=options).version
+        assert made.facts.refreshed is not None
+        report = promote(table.project, "dev", accept=["flights"], dry_run=False, verify=verify)
+        assert report.left == ()
+        here = Project("NYC", table.project.store).table("flights")
+        assert (here.version().metadata_sha, here.version().facts.refreshed) == (
+            made.metadata_sha,
+            made.facts.refreshed,
+        )
+        assert_says(here, changed)
+        assert_says(here, people(), 0)
+        here.verify().require_ok()
+        here.vacuum(min_age=timedelta(0), dry_run=False)
+        assert_says(here, changed)
+        again = without(changed, 9)
+        refreshed = here.write(again, options=options).version.facts.refreshed
+        assert refreshed is not None
+        assert (refreshed.inserted, refreshed.deleted) == (0, 1)
+        assert_says(here, again)
+
+    def test_a_vector_that_was_altered_there_is_not_promoted(self, table):
+        options = REFRESH.model_copy(update={"table_type": "derived"})
+        table.write(people(), options=options)
+        create_environment(table.project, "dev")
+        there = table.project.in_environment("dev").table("flights")
+        there.write(with_amount(people(), 5.0, *range(0, COUNT, 20)), code_version="1", options=options)
+        (vectors,) = folder(there).glob("*.bin")
+        data = bytearray(vectors.read_bytes())
+        data[-10] ^= 1
+        vectors.write_bytes(data)
+        with pytest.raises(IntegrityError, match="deletion vector that cannot be read"):
+            promote(table.project, "dev", accept=["flights"], dry_run=False)
+        assert table.project.table("flights").state.log_version == 0
+
+    def test_where_production_has_no_vectors_it_is_left(self, table):
+        whole = TableOptions(table_type="derived", row_order="ignored")
+        table.write(people(), options=whole)
+        create_environment(table.project, "dev")
+        there = table.project.in_environment("dev").table("flights")
+        there.write(
+            without(people(), 3), code_version="1", options=whole.model_copy(update={"refresh": "changed_rows"})
+        )
+        (left,) = promote(table.project, "dev", accept=["flights"], dry_run=False).left
+        assert "properties" in left.why
+        assert_says(Project("NYC", table.project.store).table("flights"), people())
+
     def test_an_environment_refreshes_for_itself(self, table):
         derived = REFRESH.model_copy(update={"table_type": "derived"})
         table.write(people(), options=derived)
@@ -347,8 +401,6 @@ class TestBesideOthers:
         )
         assert_says(there, changed)
         assert_says(table, people())
-        (left,) = promote(table.project, "dev", accept=["flights"], dry_run=False).left
-        assert "deletion vectors" in left.why
         table.write(changed, options=derived)
         assert_says(table.project.table("flights"), changed)
 

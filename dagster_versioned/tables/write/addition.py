@@ -183,7 +183,7 @@ def parts_after(base: HeadParts, scan: Scan, upsert: Upsert) -> tuple[tuple[Add,
     vectors = named_by_content(upsert.deleted)
     rows = {file.key: file.num_records or 0 for file in scan.files}
     kept = [add for add in base.parts if add.key not in upsert.replaced]
-    return tuple(_without_rows(add, vectors.vectors.get(add.key), rows[add.key]) for add in kept), vectors
+    return tuple(without_rows(add, vectors.vectors.get(add.key), rows[add.key]) for add in kept), vectors
 
 
 def contents_of(head: Version | None, scan: Scan, engine: Engine) -> RowsSummary:
@@ -197,7 +197,7 @@ def contents_of(head: Version | None, scan: Scan, engine: Engine) -> RowsSummary
         return engine.measure(rows, scan.schema)
 
 
-def _without_rows(add: Add, named: tuple[DeletionVector, str] | None, num_records: int) -> Add:
+def without_rows(add: Add, named: tuple[DeletionVector, str] | None, num_records: int) -> Add:
     """A part without the rows that a deletion vector, named by its SHA-256, takes from it."""
     if named is None:
         return add

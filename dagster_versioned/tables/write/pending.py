@@ -254,6 +254,10 @@ class PendingWrite:
             self._written = self._write()
         return self._written.parts
 
+    def marked(self, add: Add) -> Add:
+        """The action that adds a part of it, with what it says of the part's rows."""
+        return add
+
     def write_changes(self) -> Mapping[str, Part]:
         """Files, by key, that tell which rows were updated; none where parts that come and go say all there is."""
         return {}

@@ -390,7 +390,8 @@ class TableWrite:
         kept = pending.onto(onto)
         is_ours = self.operation not in ("PROMOTE", "REBASE")  # else they are as they were written elsewhere
         clustered_by = (self.options.cluster_by or ()) if is_ours else ()
-        written = tuple(add_of(part, pending.partition, timestamp, clustered_by) for part in pending.parts())
+        parts = pending.parts()
+        written = tuple(pending.marked(add_of(part, pending.partition, timestamp, clustered_by)) for part in parts)
         adds = (*(kept or ()), *written)
         _require_each_once(adds)
         return adds, written
