@@ -13,7 +13,7 @@ from dagster_versioned.branches.promotion_write import LeftToProduction
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, partitions_sha
-from dagster_versioned.tables.configuration import with_statistics_of
+from dagster_versioned.tables.configuration import DELETION_VECTORS, with_statistics_of
 from dagster_versioned.tables.erased_parts import ERASE, REDACT
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.state import TableState
@@ -139,9 +139,9 @@ class JudgedTable:
         if (why := self._is_another(base)) is not None or fork < 0:
             return why
         before = self.here.operations.cache.older(fork)
-        if with_statistics_of(before.metadata.configuration, state.snapshot.schema.names) != dict(
-            state.snapshot.metadata.configuration
-        ):
+        known = with_statistics_of(before.metadata.configuration, state.snapshot.schema.names)
+        comes_with_rows = {DELETION_VECTORS: "true"}  # with the first version that has any
+        if comes_with_rows | known != comes_with_rows | dict(state.snapshot.metadata.configuration):
             return "its properties or constraints were changed in the environment"
         if clustering_of(before) != clustering_of(state.snapshot):
             return "the columns that it is clustered by were changed in the environment"

@@ -251,8 +251,8 @@ class _Erasing:
         default_factory=dict["VersionedTable", "dict[str, Set[str]]"]
     )
     """The parts, by key, that have none of the rows, with the schemas in which that was found."""
-    changes: dict[tuple[Identity, Identity], Change] = field(
-        default_factory=dict[tuple[Identity, Identity], Change], repr=False
+    changes: dict[tuple[Identity, Identity | None], Change] = field(
+        default_factory=dict["tuple[Identity, Identity | None]", Change], repr=False
     )
     """What is known of how files differ from those that stand for them: neither ever changes."""
 

@@ -122,7 +122,9 @@ class _DraftBuilder:
         self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]
     ) -> ParkedWrite:
         """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
-        table, options = self.table, self.options.model_copy(update={"refresh": "whole"})
+        table, options = self.table, self.options
+        if options.refresh != "whole":  # what is checked is what will be current, whatever the head is by then
+            options = options.model_copy(update={"refresh": "whole", "row_order": "ignored"})
         began, constraints = time.monotonic(), table.constraints(options)
         writes = [
             stage(frame, key, described[key], self.staging, options, constraints, self.pinned, table.known_schema)

@@ -53,8 +53,9 @@ class ParkedReplacement(PendingWrite):
         self._data_sha = version.entry.identity.data_sha
 
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
-        """Nothing: the step gave them their names. Raises `Superseded` where one is not there any more."""
+        """Nothing of parts, to which the step gave their names. Raises `Superseded` where one is not there any more."""
         require_parts(self._store, self._table, self.parts())
+        super().promote(staging, [key for key in keys if key in self.change_files], history)
 
     def has_rows_of(self, adds: Sequence[Add], staging: Staging) -> bool:
         """As of any write; a draft that keeps the parts of an earlier version is of these, and of no others."""
@@ -94,8 +95,8 @@ class ParkedAddition(Addition):
         """As of any write; parts that are taken as they are have their names. Raises `Superseded` without them."""
         if self._fits:
             require_parts(self._store, self._table, self.parts())
-        else:
-            super().promote(staging, keys, history)
+            keys = [key for key in keys if key in self.change_files]
+        super().promote(staging, keys, history)
 
     def _rows(self) -> Any:
         frame_type = pa.Table if self._mode == "merge" else pa.RecordBatchReader

@@ -179,11 +179,6 @@ class TableOptions(BaseModel):
         return self.mode != "replace" or refreshes or bool(self.partition_columns or self.cluster_by)
 
     @property
-    def table_properties(self) -> Mapping[str, str]:
-        """The ``properties``, and those that other options need."""
-        return {**({DELETION_VECTORS: "true"} if self.refresh == "changed_rows" else {}), **self.properties}
-
-    @property
     def hidden_columns(self) -> tuple[str, ...]:
         """The columns of which files, errors and reports say nothing."""
         return self.known_personal_columns if self.personal_columns is None else self.personal_columns

@@ -14,7 +14,7 @@ import pytest
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.parts import RowsSummarizer
-from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
 from dagster_versioned.identity.version import Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
@@ -199,6 +199,23 @@ def test_a_writer_that_began_before_does_not_bring_rows_back(tmp_path):
     revert = Project("P", LocalStore(tmp_path)).table("people")
     with pytest.raises(InvalidInput):
         revert.revert("@0")
+
+
+def test_a_damaged_part_that_would_go_as_a_whole_is_refused_before_anything_is_recorded(tmp_path):
+    project = Project("P", LocalStore(tmp_path))
+    table = project.table("people")
+    for numbers in ([1, 2, 3], [4, 5]):
+        table.write(people(numbers, 1), options=TableOptions(mode="append"))
+    gone = next(add for add in table.files().adds if pq.read_metadata(table.store.local_path(add.key)).num_rows == 2)
+    path = table.store.local_path(gone.key)
+    whole = path.read_bytes()
+    at = pq.read_metadata(path).row_group(0).column(1).data_page_offset
+    path.write_bytes(whole[: at + 20] + bytes([whole[at + 20] ^ 1]) + whole[at + 21 :])
+    with pytest.raises(IntegrityError):
+        erase(Project("P", LocalStore(tmp_path)), "id = 4 or id = 5")
+    path.write_bytes(whole)
+    erase(Project("P", LocalStore(tmp_path)), "id = 1 or id = 4 or id = 5")
+    assert ids(Project("P", LocalStore(tmp_path)).table("people"), None) == [2, 3]
 
 
 @pytest.mark.s3

@@ -1,6 +1,7 @@
 """Tables that store what changed: rows that a frame and the head have are not written again."""
 
 import threading
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,9 +15,11 @@ from pydantic import ValidationError
 
 from dagster_versioned.branches.environments import create_environment
 from dagster_versioned.branches.promote import promote
+from dagster_versioned.branches.rebase import rebase_environment
 from dagster_versioned.delta.files.deletion_vectors import named_by_content
+from dagster_versioned.delta_tables.change_feed import read_changes
 from dagster_versioned.engines import refresh as policy
-from dagster_versioned.errors import IntegrityError, InvalidInput
+from dagster_versioned.errors import EmptyTable, IntegrityError, InvalidInput
 from dagster_versioned.identity.version import RefreshedRows, Run
 from dagster_versioned.projects.project import Project
 from dagster_versioned.publication.park import park
@@ -72,6 +75,18 @@ def assert_says(table: VersionedTable, rows: pa.Table, at: Any = None) -> None:
 
 def files(table: VersionedTable) -> set[str]:
     return {add.key for add in table.files().adds}
+
+
+def told(table: VersionedTable, version: int) -> set[tuple[str, int]]:
+    """What the feed tells of a commit, as two readers read it, without rows that went and came."""
+    theirs = pa.table(DeltaTable(str(folder(table))).load_cdf(version, ending_version=version))
+    ours = read_changes(str(folder(table)), version, version)
+    first, second = (
+        sorted(zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)) for read in (theirs, ours)
+    )
+    assert first == second
+    came, went = (Counter(id for change, id in first if change == kind) for kind in ("insert", "delete"))
+    return {*(("insert", id) for id in came - went), *(("delete", id) for id in went - came)}
 
 
 class TestWhatIsStored:
@@ -289,6 +304,52 @@ class TestBesideOthers:
         found = sorted(zip(changes["_change_type"].to_pylist(), changes["id"].to_pylist(), strict=True))
         assert found == [("delete", 3), ("delete", 11), ("insert", 11)]
 
+    @pytest.mark.parametrize(
+        ("before", "after", "expected"),
+        [
+            pytest.param({"b": 100}, {"b": 99}, {("delete", 99)}, id="one that is too small"),
+            pytest.param({}, {"b": 3}, {("insert", 0), ("insert", 1), ("insert", 2)}, id="a new one"),
+        ],
+    )
+    def test_of_several_partitions_it_tells_all(self, table, before, after, expected):
+        others = {key: people(COUNT + 1).slice(0, count) for key, count in before.items()}
+        table.write_partitions({"a": people(), **others}, options=WITH_FEED)
+        others = {key: people(COUNT + 1).slice(0, count) for key, count in after.items()}
+        table.write_partitions({"a": without(people(), 7), **others}, options=WITH_FEED)
+        assert told(table, 1) == {("delete", 7), *expected}
+        table.verify().require_ok()
+
+    def test_of_a_partition_that_is_an_earlier_version_again_it_tells_the_difference(self, table):
+        first, second = people(), without(people(), 9)
+        for a, b in ((people(), first), (people(), second), (without(people(), 7), first)):
+            table.write_partitions({"a": a, "b": b}, options=WITH_FEED)
+        assert told(table, 2) == {("delete", 7), ("insert", 9)}
+        table.verify().require_ok()
+
+    def test_a_whole_write_after_vectors_is_told_alike_by_all_readers(self, table):
+        table.write(people(), options=WITH_FEED)
+        table.write(without(people(), 9), options=WITH_FEED)
+        table.write(people(COUNT + 5).slice(COUNT), options=WITH_FEED)
+        assert len(told(table, 2)) == COUNT - 1 + 5
+        table.verify().require_ok()
+
+    def test_nobody_empties_a_table_by_mistake(self, table):
+        nothing = people().slice(0, 0)
+        table.write(nothing, options=REFRESH.model_copy(update={"allow_empty": True}))
+        table.write(people(), options=REFRESH)
+        with pytest.raises(EmptyTable):
+            table.write(nothing, options=REFRESH)
+        assert_says(table, people())
+
+    def test_its_deletion_vectors_begin_with_the_first_row_that_goes(self, table):
+        table.write(people(), options=REFRESH)
+        grown = pa.concat_tables([people(), people(5, 1)])
+        table.write(grown, options=REFRESH)
+        assert pa.table(DeltaTable(str(folder(table))).to_pyarrow_table()).num_rows == COUNT + 5
+        table.write(without(grown, 3), options=REFRESH)
+        with pytest.raises(Exception, match="deletionVectors"):
+            DeltaTable(str(folder(table))).to_pyarrow_table()
+
     def test_a_retried_step_is_the_version_that_it_made(self, table):
         table.write(people(), options=REFRESH)
         changed = without(people(), 3)
@@ -378,18 +439,6 @@ class TestBesideOthers:
             promote(table.project, "dev", accept=["flights"], dry_run=False)
         assert table.project.table("flights").state.log_version == 0
 
-    def test_where_production_has_no_vectors_it_is_left(self, table):
-        whole = TableOptions(table_type="derived", row_order="ignored")
-        table.write(people(), options=whole)
-        create_environment(table.project, "dev")
-        there = table.project.in_environment("dev").table("flights")
-        there.write(
-            without(people(), 3), code_version="1", options=whole.model_copy(update={"refresh": "changed_rows"})
-        )
-        (left,) = promote(table.project, "dev", accept=["flights"], dry_run=False).left
-        assert "properties" in left.why
-        assert_says(Project("NYC", table.project.store).table("flights"), people())
-
     def test_an_environment_refreshes_for_itself(self, table):
         derived = REFRESH.model_copy(update={"table_type": "derived"})
         table.write(people(), options=derived)
@@ -403,6 +452,32 @@ class TestBesideOthers:
         assert_says(table, people())
         table.write(changed, options=derived)
         assert_says(table.project.table("flights"), changed)
+
+    def test_a_rebase_keeps_what_an_environment_refreshed(self, table):
+        options = REFRESH.model_copy(update={"table_type": "derived"})
+        other = table.project.table("airports")
+        for each in (table, other):
+            each.write(people(), options=options)
+        create_environment(table.project, "dev")
+        there = table.project.in_environment("dev").table("flights")
+        rows = people()
+        for row in (3, 4):
+            rows = without(rows, row)
+            there.write(rows, code_version="1", options=options)
+        other.write(without(people(), 8), options=options)
+        report = rebase_environment(table.project, "dev", dry_run=False)
+        assert report.left == ()
+        again = Project("NYC", table.project.store).in_environment("dev")
+        assert_says(again.table("flights"), rows)
+        assert_says(again.table("airports"), without(people(), 8))
+
+    @pytest.mark.parametrize("order", ["as it was", "another"])
+    def test_a_draft_of_what_is_there_is_none(self, table, order):
+        table.write(people(), options=REFRESH)
+        table.write(without(people(), 3), options=REFRESH)
+        rows = without(people(), 3)
+        rows = rows if order == "as it was" else rows.sort_by("amount")
+        assert park(table, {None: rows}, run=Run("run", "rows", 0), options=REFRESH).draft is None
 
     def test_what_waits_for_checks_is_stored_whole(self, table):
         table.write(people(), options=REFRESH)

@@ -183,7 +183,7 @@ class ArrowEngine:
         )
 
     def refresh(self, frame: Any, base: Scan, staging: Staging, options: WriteOptions) -> Upsert | None:
-        """See `refresh_table`; holds the frame, 16 bytes for each of its rows and of the table's, and two parts."""
+        """See `refresh_table`; holds the frame, hashes of its rows and the table's, and two parts."""
         incoming = _table(conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), base.schema), base.schema)
 
         def write(rows: pa.Table) -> StagedParts:

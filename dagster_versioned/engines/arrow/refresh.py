@@ -1,14 +1,16 @@
 """An Arrow table in the place of a table's rows: what both have is not written again.
 
-Rows are compared as wholes, without a key, by their hashes under a secret that is drawn once the frame is fixed: of all
-rows, deleted ones too, 32 bytes are in memory, and one part.
+Rows are compared as wholes, without a key, by their hashes under a secret that is drawn once the frame is fixed. Of
+each row of either side, deleted ones too, 16 bytes are in memory, and 16 more while rows that are in no common order
+are looked up; and two parts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -42,15 +44,16 @@ def refresh_table(
     if not are_worth_it(file.size for file in base.files):
         return None
     key = fresh_key()
+    starts = np.cumsum([0, *(_count(base, file) for file in base.files)])
+    new, old = _no_lanes(frame.num_rows), _no_lanes(int(starts[-1]))
+    stored = [_Rows.of(old, start, end) for start, end in pairwise(starts.tolist())]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="refresh") as pool:
-        hashing = pool.submit(_lanes, frame.to_batches(), frame.num_rows, key)
-        stored = list(pool.map(partial(_stored_rows, base, key), base.files))
-        new = hashing.result()
-    old = _together([rows.lanes for rows in stored])
+        hashing = pool.submit(_hash_rows, frame.to_batches(), new, key)
+        list(pool.map(partial(_hash_file, base, key), base.files, stored))
+        hashing.result()
     taken = np.concatenate([rows.deleted for rows in stored])
     known = match_rows(new, old, taken)
-    ends = np.cumsum([len(rows.deleted) for rows in stored])
-    stays = [part & ~rows.deleted for part, rows in zip(np.split(taken, ends[:-1]), stored, strict=True)]
+    stays = [part & ~rows.deleted for part, rows in zip(np.split(taken, starts[1:-1]), stored, strict=True)]
     inserted = frame.num_rows - int(np.count_nonzero(known))
     counts = [rows.counted(stay) for rows, stay in zip(stored, stays, strict=True)]
     rewritten = files_to_rewrite(counts, inserted)
@@ -102,6 +105,11 @@ class _Rows:
     lanes: Lanes
     deleted: NDArray[np.bool_]
 
+    @classmethod
+    def of(cls, lanes: Lanes, start: int, end: int) -> Self:
+        """The rows from one position to another, of which none is deleted yet."""
+        return cls((lanes[0][start:end], lanes[1][start:end]), np.zeros(end - start, np.bool_))
+
     def counted(self, stays: NDArray[np.bool_]) -> FileRows:
         """How many there are, once some of them stay."""
         deleted = int(np.count_nonzero(self.deleted))
@@ -114,35 +122,33 @@ class _Rows:
         return first, second, int(np.count_nonzero(left))
 
 
-def _stored_rows(base: Scan, key: bytes, file: ScanFile) -> _Rows:
-    count = file.num_records
-    if count is None:
+def _count(base: Scan, file: ScanFile) -> int:
+    if file.num_records is None:
         raise IntegrityError(f"The part {file.key} in {base.store.uri} has no number of rows in the log.")
-    batches = stream_table(replace(base, files=(_whole(file),)))
-    deleted = np.zeros(count, np.bool_)
+    return file.num_records
+
+
+def _hash_file(base: Scan, key: bytes, file: ScanFile, rows: _Rows) -> None:
+    """Fill in the hashes of all rows of a file, and which are deleted. Raises `IntegrityError`."""
+    _hash_rows(stream_table(replace(base, files=(_whole(file),))), rows.lanes, key)
     if (vector := file.deletion_vector) is not None:
-        deleted[deleted_rows(base.store, vector, count, file.key, file.vector_sha)] = True
-    return _Rows(_lanes(batches, count, key), deleted)
+        count = len(rows.deleted)
+        rows.deleted[deleted_rows(base.store, vector, count, file.key, file.vector_sha)] = True
 
 
-def _lanes(batches: Iterable[pa.RecordBatch], count: int, key: bytes) -> Lanes:
-    """The hashes of so many rows. Raises `IntegrityError` for more or fewer."""
-    first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
-    end = 0
+def _no_lanes(count: int) -> Lanes:
+    return np.empty(count, np.uint64), np.empty(count, np.uint64)
+
+
+def _hash_rows(batches: Iterable[pa.RecordBatch], lanes: Lanes, key: bytes) -> None:
+    """Fill in the hashes of rows. Raises `IntegrityError` where they are more or fewer than there is room for."""
+    (first, second), end = lanes, 0
     for batch in batches:
         start, end = end, end + batch.num_rows
-        if end <= count:
+        if end <= len(first):
             first[start:end], second[start:end] = row_lanes(batch, key)
-    if end != count:
-        raise IntegrityError(f"A part has {end} rows, but {count} by its statistics.")
-    return first, second
-
-
-def _together(lanes: list[Lanes]) -> Lanes:
-    if len(lanes) == 1:
-        return lanes[0]
-    first, second = (np.concatenate(each) for each in zip(*lanes, strict=True))
-    return first, second
+    if end != len(first):
+        raise IntegrityError(f"A part has {end} rows, but {len(first)} by its statistics.")
 
 
 def _whole(file: ScanFile) -> ScanFile:

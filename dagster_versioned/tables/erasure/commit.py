@@ -162,7 +162,7 @@ class ErasedHead(PendingWrite):
         unknown: list[Add] = []
         for add in before:
             after = self._erased.substitutes[add.identity]
-            change = None if after is None else self._changes.get((add.identity, after.identity))
+            change = self._changes.get((add.identity, None if after is None else after.identity))
             if change is None or change[0].schema != known.schema:
                 unknown.append(add)
             else:

@@ -1,7 +1,7 @@
 """What stands for parts with erased rows: the rest of their rows in the same order, written and compared before
 anything is destroyed."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any, cast
 
@@ -33,12 +33,12 @@ _WHOLE = 1 << 62
 Change = tuple[RowsSummary, RowsSummary]
 """What rows of a part said, and what of them is left in what stands for it."""
 
-Changes = Mapping[tuple[Identity, Identity], Change]
-"""By parts and what stands for them."""
+Changes = Mapping[tuple[Identity, Identity | None], Change]
+"""By parts and what stands for them; nothing does for those of which no row is left."""
 
 
 def substitutes(
-    staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int, current: Container[Identity]
+    staging: Staging, found: FoundRows, options: WriteOptions, timestamp: int, current: Set[Identity]
 ) -> tuple[Mapping[Identity, Add | None], Changes]:
     """Put what stands for a part, with each set of deleted rows that a version has, and say what that is.
 
@@ -46,20 +46,23 @@ def substitutes(
     not, or the part cannot be read: nothing refers to what was put then. Of ``current`` ones the changes are told, too.
     """
     part, store = found.part, staging.store
-    if found.gone.all():
+    if found.gone.all() and current.isdisjoint(part.variants):
         return dict.fromkeys(part.variants), {}
     rows = read_table(scan_of(store, part.schemas[0], [part.add]))
     nulled = _with_nulls(rows, found)
-    written = _written(staging, found, nulled.filter(pa.array(~found.gone)), options, timestamp)
+    left = nulled.filter(pa.array(~found.gone))
+    written = _written(staging, found, left, options, timestamp) if left.num_rows else None
     made: dict[Identity, Add | None] = {}
-    changes: dict[tuple[Identity, Identity], Change] = {}
+    changes: dict[tuple[Identity, Identity | None], Change] = {}
     for identity, before in part.variants.items():
         deleted = _deleted(store, before, len(found.gone))
-        made[identity] = add = _with_deleted(store, written, deleted, found.gone)
+        add = None if written is None else _with_deleted(store, written, deleted, found.gone)
+        made[identity] = add
         if identity in current:
             live = found.found.copy()
             live[deleted] = False
-            changes[identity, add.identity] = _change(found, rows.filter(pa.array(live)), nulled.filter(pa.array(live)))
+            key = identity, None if add is None else add.identity
+            changes[key] = _change(found, rows.filter(pa.array(live)), nulled.filter(pa.array(live)))
     return made, changes
 
 

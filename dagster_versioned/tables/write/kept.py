@@ -125,7 +125,6 @@ def stand(
         return False
     if options.cluster_by is not None and clustering_actions(snapshot, snapshot.schema, options.cluster_by):
         return False
-    asked = options.table_properties
-    properties = configuration(snapshot.metadata, asked, options.constraints, options.personal_columns)
+    properties = configuration(snapshot.metadata, options.properties, options.constraints, options.personal_columns)
     is_as_recorded = record_after(taken, state) == TableRecord.of(snapshot)
     return is_as_recorded and properties == snapshot.metadata.configuration

@@ -265,10 +265,12 @@ class PendingWrite:
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
         """Give parts, vectors and changes their final names, unless that was done and no collection has named them
         since."""
-        by_key = {part_key(part): part for part in self.parts()} | dict(self.change_files)
         wanted = [
             key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
         ]
+        by_key = dict(self.change_files)
+        if any(key not in by_key and key not in self.vector_files for key in wanted):
+            by_key |= {part_key(part): part for part in self.parts()}
         staging.promote_all((by_key[key], key) for key in wanted if key in by_key)
         for key in wanted:
             if key in self.vector_files:

@@ -7,6 +7,7 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files.deletion_vectors import NamedVectors
 from dagster_versioned.delta.schema.types import parse_schema
+from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part, WriteOptions
@@ -28,7 +29,7 @@ class Refresh(PendingWrite):
 
     It is written whole, as any frame, where that is better (`engines.refresh`), where nobody knows what the head says,
     and where that says other columns. What it comes to depends on the head, so it is computed anew where that has
-    moved. Raises `UnsupportedType`.
+    moved. Raises `UnsupportedType`, `EmptyTable`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Refresh(PendingWrite):
         self._found: _Refreshed | None = None
         self._taken: _Refreshed | None = None
         contents = engine.measure(frame, engine.schema(frame, self._options))
+        refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
         super().__init__(
             partition,
             description,

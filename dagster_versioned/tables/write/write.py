@@ -12,8 +12,9 @@ import orjson
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.log.change_feed import FEED
 from dagster_versioned.delta.schema.clustering import DOMAIN
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
+from dagster_versioned.engines.parts import Part
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, IntegrityError, InvalidInput
 from dagster_versioned.identity.version import (
@@ -26,7 +27,14 @@ from dagster_versioned.identity.version import (
 )
 from dagster_versioned.tables.code_details import is_made_by
 from dagster_versioned.tables.computations import contradiction, contradicts
-from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set, personal_columns
+from dagster_versioned.tables.configuration import (
+    CHANGE_FEED,
+    DELETION_VECTORS,
+    configuration,
+    constraints_of,
+    is_set,
+    personal_columns,
+)
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -35,6 +43,7 @@ from dagster_versioned.tables.parts import (
     known_line,
     missing_parts,
     objects_of,
+    part_key,
     partition_of,
     parts_of,
     stored_bytes,
@@ -44,6 +53,7 @@ from dagster_versioned.tables.state import TableState, next_version
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import WriteTarget, record_after
+from dagster_versioned.tables.write.changes import write_changes
 from dagster_versioned.tables.write.clustering import clustering_of
 from dagster_versioned.tables.write.column_rules import require_values, with_column_rules
 from dagster_versioned.tables.write.commit import WRITER, CommitDraft, refuse_collected
@@ -90,6 +100,7 @@ class WritePlan:
     """What becomes of one pending on one state.
 
     ``entry`` is ``None`` where nothing changes; then ``unchanged`` is the version that the frame already is.
+    ``removed`` are the parts of the ``head`` that ``removes`` takes out.
     ``fresh`` are the keys of parts, and of files of their deletion vectors, that need their final name first.
     """
 
@@ -99,6 +110,8 @@ class WritePlan:
     repetition: Repetition | None = None
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
+    removed: tuple[Add, ...] = ()
+    head: Version | None = None
     fresh: tuple[str, ...] = ()
     contradicted: bool = False
 
@@ -134,6 +147,9 @@ class TableWrite:
     planned: tuple[WritePlan, ...] = field(default=(), init=False)
     """What the last attempt came to, by partition."""
 
+    _derived: dict[Any, Mapping[str, Part]] = field(
+        default_factory=dict[Any, Mapping[str, Part]], init=False, repr=False
+    )
     _committed_by: dict[int, Mapping[str | None, Version]] = field(default_factory=dict, init=False, repr=False)
 
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
@@ -148,7 +164,7 @@ class TableWrite:
         recorded = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
         if not changing and not ended.versions:
             return self._unchanged(state, timestamp, properties, recorded)
-        changes = self._changes(changing, properties)
+        changes = self._changes(state, changing, properties)
         staying = _staying(state, changing, ended)
         schema = _schema_after(state, changing, staying=staying)
         self._require_personal(state, schema)
@@ -264,16 +280,37 @@ class TableWrite:
         keys = [(plan, (*plan.fresh, *(plan.pending.change_files.keys() & of_changes))) for plan in self.planned]
         return [PendingFiles(plan.pending, self.staging, of_plan) for plan, of_plan in keys if of_plan]
 
-    def _changes(self, changing: Sequence[WritePlan], properties: Mapping[str, str]) -> list[Cdc]:
+    def _changes(
+        self, state: TableState | None, changing: Sequence[WritePlan], properties: Mapping[str, str]
+    ) -> list[Cdc]:
         """The files that tell what the commit changed: all of it, or none where its parts say the same.
 
         Else rows that were updated, or are in another part now, would look as if they had been deleted, and others
-        inserted.
+        inserted; and readers differ in what they take from a part that goes with a vector.
         """
-        if not any(plan.pending.changes_rows for plan in changing) or not is_set(properties, CHANGE_FEED):
+        if not is_set(properties, CHANGE_FEED) or not any(map(_needs_changes, changing)):
             return []
-        written = [(plan.pending.partition, plan.pending.write_changes()) for plan in changing]
+        before = None if state is None else state.snapshot.schema
+        written = [(plan.pending.partition, self._changes_of(plan, before)) for plan in changing]
         return [cdc_of(key, part, partition) for partition, files in written for key, part in files.items()]
+
+    def _changes_of(self, plan: WritePlan, before: StructType | None) -> Mapping[str, Part]:
+        """The files, by key, that tell which rows a plan changes; written now if they were not yet."""
+        pending = plan.pending
+        if files := pending.write_changes():
+            return files
+        what = tuple(add.identity for add in (*plan.removed, *plan.adds))
+        if what not in self._derived:
+            is_written = {*plan.fresh} - {*pending.vector_files}
+            written = {part_key(part): part for part in pending.parts()} if is_written else {}
+            new, head = pending.contents.schema, plan.head
+            if head is not None and head.raw is not None:
+                before = parse_schema(dict(head.identity.schema))
+            old = before or new
+            options = self.options.write_options(pending.partition)
+            self._derived[what] = write_changes(self.staging, options, plan.removed, old, plan.adds, new, written)
+        pending.change_files = self._derived[what]
+        return pending.change_files
 
     def _properties(self, state: TableState | None, changing: Sequence[WritePlan]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
@@ -282,7 +319,9 @@ class TableWrite:
         """
         known = state.snapshot.metadata if state else None
         personal = self.options.personal_columns
-        properties = configuration(known, self.options.table_properties, self.options.constraints, personal)
+        marked = any(add.deletion_vector is not None for plan in changing for add in plan.adds)
+        asked = {**self.options.properties, **({DELETION_VECTORS: "true"} if marked else {})}
+        properties = configuration(known, asked, self.options.constraints, personal)
         if not set(personal_columns(properties)) <= set(self.options.hidden_columns):
             raise CommitConflict(
                 f"The table got the personal columns {list(personal_columns(properties))} while it was written, of "
@@ -358,7 +397,7 @@ class TableWrite:
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := pending.repeats(own)) is not None:
             return WritePlan(pending, unchanged=own, repetition=repetition)
-        onto = base.onto(pending.partition, self.options.table_properties)
+        onto = base.onto(pending.partition, self.options.properties)
         head = onto.head
         adds, written = self._parts(pending, onto, base, own, timestamp)
         sha = data_sha(list(map(known_line, adds)), pending.row_order)
@@ -457,6 +496,13 @@ class TableWrite:
         return self.run.first_run_id or self.run.run_id
 
 
+def _needs_changes(plan: WritePlan) -> bool:
+    """Whether the parts of a plan that come and go do not tell every reader what became of the rows."""
+    added = {add.key for add in plan.adds}
+    is_marked = any(add.deletion_vector is not None and add.key not in added for add in plan.removed)
+    return plan.pending.changes_rows or (is_marked and not plan.pending.vector_files)
+
+
 def _is_other_computation(pending: PendingWrite, head: Version) -> bool:
     """Whether the head was made by another computation, or nobody knows by which, so that this one is remembered."""
     return pending.computing is not None and head.computation != pending.computing.key
@@ -487,7 +533,18 @@ def _new_version(
     new, removed = replaced_parts(onto.parts, adds, timestamp)
     change: Change = "full" if new or removed or onto.head is None else "metadata_only"
     entry = replace(entry, change=change)
-    return WritePlan(pending, entry=entry, adds=new, removes=removed, fresh=fresh, contradicted=contradicted)
+    identities = {remove.identity for remove in removed}
+    gone = tuple(add for add in onto.parts if add.identity in identities)
+    return WritePlan(
+        pending,
+        entry=entry,
+        adds=new,
+        removes=removed,
+        removed=gone,
+        head=onto.head,
+        fresh=fresh,
+        contradicted=contradicted,
+    )
 
 
 def _parquet_sha(adds: Sequence[Add]) -> str | None:
