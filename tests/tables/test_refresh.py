@@ -85,8 +85,8 @@ def told(table: VersionedTable, version: int) -> set[tuple[str, int]]:
         sorted(zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)) for read in (theirs, ours)
     )
     assert first == second
-    came, went = (Counter(id for change, id in first if change == kind) for kind in ("insert", "delete"))
-    return {*(("insert", id) for id in came - went), *(("delete", id) for id in went - came)}
+    came, went = (Counter(row for change, row in first if change == kind) for kind in ("insert", "delete"))
+    return {*(("insert", row) for row in came - went), *(("delete", row) for row in went - came)}
 
 
 class TestWhatIsStored:
