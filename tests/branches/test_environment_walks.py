@@ -1,4 +1,4 @@
-"""Long walks of production, an environment, rebases, promotions, tags, expiry and erasures, against rows by cell."""
+"""Long walks: production, an environment, refreshes, rebases, promotions, tags, expiry, erasures, against rows by cell."""
 
 import random
 from contextlib import suppress
@@ -11,17 +11,22 @@ import pytest
 from dagster_versioned.branches.environments import create_environment, drop_environment
 from dagster_versioned.branches.promote import promote
 from dagster_versioned.branches.rebase import rebase_environment
+from dagster_versioned.engines import refresh as policy
 from dagster_versioned.errors import InvalidInput, VersionNotFound
 from dagster_versioned.projects.project import Project
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
 from support.s3_server import S3Server
 
 pytestmark = pytest.mark.slow
 
 ABOVE = {"raw": (), "clean": ("raw",), "daily": ("clean",), "total": ("daily",), "other": ("raw",)}
 PARTITIONS = {"daily": ("a", "b", "c")}
+REFRESHED = {"clean", "daily"}
+EVER = range(-40, 0)
+"""What all rows of all versions have in common."""
 Cell = tuple[str, str | None]
 Rows = dict[Cell, int | None]
 """What is written in rows of each, ``None`` once that was erased."""
@@ -38,6 +43,7 @@ class Walk:
     promoted: int = 0
     rebased: int = 0
     erased: int = 0
+    refreshed: int = 0
     gone: set[tuple[str, int]] = field(default_factory=set)
     production: Rows = field(default_factory=dict)
     branch: Rows | None = None
@@ -54,13 +60,15 @@ class Walk:
         self.number += 1
         parents = [parent for up in ABOVE[table] for parent in project.table(up).upstream()]
         value = self.number if self.chance.random() < 0.8 else self.chance.randrange(3)
-        frame = pa.table({"n": [value, None, value]})
+        frame = pa.table({"n": [value, None, value, *EVER]})
+        options = TableOptions(refresh="changed_rows" if table in REFRESHED else "whole")
         try:
-            project.table(table).write(frame, parents=parents, code_version=code, partition=key)
+            made = project.table(table).write(frame, parents=parents, code_version=code, partition=key, options=options)
         except InvalidInput as refused:  # what was erased does not come back; an environment is to be rebased
             if not self.erased or "erased" not in str(refused):
                 raise
         else:
+            self.refreshed += made.change == "full" and made.version.facts.refreshed is not None
             rows[table, key] = value
             self.gone.discard((table, value))  # in a file that lies elsewhere in the order: these are new rows
 
@@ -198,7 +206,10 @@ def head_of(project: Project, table: str, key: str | None) -> Version | None:
 
 
 def value_of(project: Project, table: str, key: str | None, **given) -> int | None:
-    return project.table(table).read(partition=key, **given)["n"].to_pylist()[0]
+    values = {*project.table(table).read(partition=key, **given)["n"].to_pylist()}
+    assert values >= {*EVER}
+    (value,) = values - {*EVER, None} or {None}
+    return value
 
 
 def rows_of(project: Project, cells: Rows) -> Rows:
@@ -215,6 +226,7 @@ def walked(store: ObjectStore, seed: int, steps: int) -> None:
     assert walk.promoted > 0
     assert walk.rebased > 0
     assert walk.erased
+    assert walk.refreshed > 10
     for table in walk.project.tables():
         assert not walk.project.table(table).verify().findings, table
         gone = {value for name, value in walk.gone if name == table}
@@ -222,6 +234,11 @@ def walked(store: ObjectStore, seed: int, steps: int) -> None:
             if version.gone is None and not version.is_drop:
                 read = walk.project.table(table).read(f"@{version.log_version}", partition=version.partition)
                 assert not gone & {*read["n"].to_pylist()}
+
+
+@pytest.fixture(autouse=True)
+def small_tables_are_refreshed(monkeypatch):
+    monkeypatch.setattr(policy, "FEWEST_BYTES", 1)
 
 
 @pytest.mark.parametrize("seed", [1])
