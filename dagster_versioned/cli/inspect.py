@@ -42,17 +42,23 @@ EXAMPLES = 5
 """How many rows of each kind ``diff --rows`` shows."""
 
 
-@command("--location warehouse ls", "ls --json | jq -r '.tables[].table'")
-def ls(session: Session) -> ExitCode | None:
+@command("--location warehouse ls", "ls --json | jq -r '.tables[].table'", "ls --sizes")
+def ls(
+    session: Session,
+    sizes: Annotated[bool, flag("--sizes", "Also what all kept versions take: it lists files.")] = False,
+) -> ExitCode | None:
     """List the project's tables with their current versions."""
     project = session.open()
     tables: list[dict[str, Any]] = []
     for name in project.tables():
         try:
-            tables.append(_summary(project.table(str(name))))
+            opened = project.table(str(name))
+            tables.append({**_summary(opened), **(_sizes(opened) if sizes else {})})
         except (IntegrityError, UnsupportedFeature) as error:
-            tables.append({**_NO_SUMMARY, "table": str(name), "problem": str(error)})
-    columns = ("table", "version", "log", "rows", "size", "partitions", "versions", "written", "")
+            nothing = {**_NO_SUMMARY, **(dict.fromkeys(_SIZES) if sizes else {})}
+            tables.append({**nothing, "table": str(name), "problem": str(error)})
+    more = _SIZES if sizes else ()
+    columns = ("table", "version", "log", "rows", "size", "partitions", "versions", *more, "written", "")
     rows = [{**table, "remarks": "; ".join(_remarks(table))} for table in tables]
     session.show(
         {"project": project.name, "location": project.store.uri, "tables": tables},
@@ -276,6 +282,21 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
         "dropped": str(dropped) if (dropped := TableRecord.of(state.snapshot).dropped) else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,
+    }
+
+
+_SIZES = ("all_rows", "each_alone", "stored")
+
+
+def _sizes(table: "VersionedTable") -> dict[str, int]:
+    """What all kept versions have: their rows, their bytes if each had files of its own, and those that are stored."""
+    from dagster_versioned.tables.history import is_data_key
+
+    kept = [version for version in table.state.history.versions if version.raw is not None and version.gone is None]
+    return {
+        "all_rows": sum(version.identity.nrow for version in kept),
+        "each_alone": sum(version.facts.size_bytes for version in kept),
+        "stored": sum(info.size for info in table.store.list() if is_data_key(info.key)),
     }
 
 
@@ -550,6 +571,8 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "version": ("version", short),
     "log": ("log_version", _at),
     "size": ("size_bytes", human_size),
+    "each_alone": ("each_alone", human_size),
+    "stored": ("stored", human_size),
     "written": ("timestamp", _second),
     "file": ("key", str),
     "": ("remarks", str),
@@ -560,4 +583,4 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], object]]] = {
 def _listed(documents: Sequence[Mapping[str, Any]], *columns: str, none: str | None = None) -> Table:
     shown = [_COLUMNS.get(column, (column, lambda value: value)) for column in columns]
     rows = [[show(document[member]) for member, show in shown] for document in documents]
-    return Table(columns, rows, right=("rows", "size", "partitions", "versions"), none=none)
+    return Table(columns, rows, right=("rows", "size", "partitions", "versions", *_SIZES), none=none)

@@ -1,4 +1,4 @@
-"""Long walks: production, an environment, refreshes, rebases, promotions, tags, expiry, erasures, against rows by cell."""
+"""Long walks of production and an environment, with all that both do, against the rows that each cell is to have."""
 
 import random
 from contextlib import suppress
