@@ -57,8 +57,8 @@ class TableState:
     @property
     def is_small(self) -> bool:
         """Whether it takes so little memory that it may be kept for a later look."""
-        kept = len(self.snapshot.metadata.schema_string) + len(self.newest or b"")
-        return self.snapshot.files.nbytes + kept <= _SMALL
+        kept = self.snapshot.files.nbytes + len(self.snapshot.metadata.schema_string)
+        return kept <= _SMALL and len(self.newest or b"") <= _SMALL_COMMIT
 
     @property
     def is_history(self) -> bool:
@@ -214,6 +214,9 @@ class SharedStates:
 
 _SMALL = 64 * 1024
 """Bytes that its schema and the list of its files take of a table whose loaded state is kept."""
+
+_SMALL_COMMIT = 4 * _SMALL
+"""Bytes of the last commit of such a table, which says much where it wrote many partitions."""
 
 _FEW_BYTES = 1 << 20
 """Bytes of the last commit that are kept with a state, so that the next one need not read it; one of more is read."""

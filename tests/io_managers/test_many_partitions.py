@@ -20,14 +20,13 @@ def few_and_many(tmp_path_factory):
     [
         ("daily", {}),
         pytest.param("daily", {"last": -2}, marks=pytest.mark.slow),
-        ("copy", {}),
+        pytest.param("copy", {}, marks=pytest.mark.slow),
         pytest.param("unread", {}, marks=pytest.mark.slow),
         pytest.param("copy", {"last": -2}, marks=pytest.mark.slow),
-        ("checks of copy", {}),
-        ("pinned", {"tags": {"dagster_versioned/pin/daily": "@0"}}),
+        pytest.param("checks of copy", {}, marks=pytest.mark.slow),
+        pytest.param("pinned", {"tags": {"dagster_versioned/pin/daily": "@0"}}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow
 def test_a_run_over_more_partitions_asks_the_store_for_no_more_than_their_parts(
     few_and_many, tmp_path_factory, asset, options
 ):
