@@ -167,11 +167,14 @@ def _live(batches: Iterable[pa.RecordBatch], deleted: NDArray[np.int64] | None, 
         yield batch
 
 
+def _lacks_vector_sha(add: Add) -> bool:
+    return add.deletion_vector is not None and vector_sha_of(add) is None
+
+
 def _copied(version: Version, store: ObjectStore, folder: Path, add: Add) -> Part:
     """A part of ours in the staging folder, with the bytes that its name says; its statistics are still to be made."""
     name = named_sha(add.key)
-    of_another = name is None or (add.deletion_vector is not None and vector_sha_of(add) is None)
-    if name is None or of_another or add.partition_values:
+    if name is None or _lacks_vector_sha(add) or add.partition_values:
         raise LeftToProduction("it has partition columns, or files that another program wrote")
     path = folder / f"{name}.parquet"
     try:

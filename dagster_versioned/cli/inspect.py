@@ -49,14 +49,7 @@ def ls(
 ) -> ExitCode | None:
     """List the project's tables with their current versions."""
     project = session.open()
-    tables: list[dict[str, Any]] = []
-    for name in project.tables():
-        try:
-            opened = project.table(str(name))
-            tables.append({**_summary(opened), **(_sizes(opened) if sizes else {})})
-        except (IntegrityError, UnsupportedFeature) as error:
-            nothing = {**_NO_SUMMARY, **(dict.fromkeys(_SIZES) if sizes else {})}
-            tables.append({**nothing, "table": str(name), "problem": str(error)})
+    tables = [_looked_at(project, str(name), sizes=sizes) for name in project.tables()]
     more = _SIZES if sizes else ()
     columns = ("table", "version", "log", "rows", "size", "partitions", "versions", *more, "written", "")
     rows = [{**table, "remarks": "; ".join(_remarks(table))} for table in tables]
@@ -283,6 +276,16 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
         "foreign": state.history.unadopted is not None,
         "problem": None,
     }
+
+
+def _looked_at(project: "Project", name: str, *, sizes: bool) -> dict[str, Any]:
+    """A table's summary, or why there is none."""
+    try:
+        table = project.table(name)
+        return {**_summary(table), **(_sizes(table) if sizes else {})}
+    except (IntegrityError, UnsupportedFeature) as error:
+        nothing = {**_NO_SUMMARY, **(dict.fromkeys(_SIZES) if sizes else {})}
+        return {**nothing, "table": name, "problem": str(error)}
 
 
 _SIZES = ("all_rows", "each_alone", "stored")

@@ -413,14 +413,10 @@ class Facts:
             "the facts", size_bytes=self.size_bytes, part_count=self.part_count, schema_version=self.schema_version
         )
         _check_kind("writer", self.writer, Writer)
-        if self.run is not None:
-            _check_kind("run", self.run, Run)
-        if self.added is not None:
-            _check_kind("added", self.added, AddedRows)
-        if self.refreshed is not None:
-            _check_kind("refreshed", self.refreshed, RefreshedRows)
-        if self.computation is not None:
-            _check_kind("computation", self.computation, Computation)
+        kinds = {"run": Run, "added": AddedRows, "refreshed": RefreshedRows, "computation": Computation}
+        for name, kind in kinds.items():
+            if (value := getattr(self, name)) is not None:
+                _check_kind(name, value, kind)
         if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
             raise InvalidInput(f"null_counts are whole numbers, one a column, not {self.null_counts!r:.100}.")
         if not _CREATED_AT.fullmatch(self.created_at):

@@ -117,6 +117,13 @@ class TableOptions(BaseModel):
             raise ValueError("mode='merge' goes with a merge_key, and no other mode does")
         if self.partition_columns and self.cluster_by:
             raise ValueError("no table has both partition_columns and cluster_by")
+        for name in _NOT_OF_EVENTS if self.history is not None else ():
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_refresh(self) -> Self:
         if self.refresh == "changed_rows":
             if self.mode != "replace":
                 raise ValueError(f"mode={self.mode!r} stores what is new as it is: leave out refresh")
@@ -124,20 +131,14 @@ class TableOptions(BaseModel):
                 raise ValueError("rows that are gone stay in files, so refresh='changed_rows' has no personal columns")
             if self.properties.get(DELETION_VECTORS, "true") != "true":
                 raise ValueError(f"refresh='changed_rows' needs {DELETION_VECTORS}: leave that property out")
-        for name in _NOT_OF_EVENTS if self.history is not None else ():
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
         return self
 
     @model_validator(mode="after")
     def _fits_a_set(self) -> Self:
-        layouts = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
-        what = layouts[0] if layouts else f"mode={self.mode!r}"
-        if self.refresh == "changed_rows":
-            what = "refresh='changed_rows'"
+        what = self._what_makes_a_set
         if self._is_a_set and (self.row_order == "significant" or self.sort_rows):
             raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
-        if self.single_part and (self.mode != "replace" or self.partition_columns or self.refresh == "changed_rows"):
+        if self.single_part and self._makes_parts:
             raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
         return self
 
@@ -172,6 +173,17 @@ class TableOptions(BaseModel):
             if key.startswith("delta.") and key not in SETTABLE:
                 raise ValueError(why_not_settable(key))
         return properties
+
+    @property
+    def _what_makes_a_set(self) -> str:
+        named = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
+        if self.refresh == "changed_rows":
+            named = ["refresh='changed_rows'"]
+        return named[0] if named else f"mode={self.mode!r}"
+
+    @property
+    def _makes_parts(self) -> bool:
+        return self.mode != "replace" or bool(self.partition_columns) or self.refresh == "changed_rows"
 
     @property
     def _is_a_set(self) -> bool:

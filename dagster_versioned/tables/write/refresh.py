@@ -90,13 +90,17 @@ class Refresh(PendingWrite):
         self.change_files = {}
         self.changes_rows = found is not None
 
+    def _is_like(self, base: HeadParts) -> bool:
+        """Whether it is known what the head says, in the columns and the layout of the frame."""
+        head = base.head
+        if head is None or base.foreign is not None or not base.parts or head.raw is None:
+            return False
+        is_laid_out = all({*add.partition_values} == self._partition_columns for add in base.parts)
+        return is_laid_out and parse_schema(dict(head.identity.schema)) == self.contents.schema
+
     def _put_onto(self, base: HeadParts) -> "_Refreshed | None":
-        if base.head is None or base.foreign is not None or not base.parts or base.head.raw is None:
-            return None
-        schema = parse_schema(dict(base.head.identity.schema))
-        if schema != self.contents.schema or any(
-            {*add.partition_values} != self._partition_columns for add in base.parts
-        ):
+        schema = self.contents.schema
+        if not self._is_like(base):
             return None
         scan = scan_of(self._staging.store, schema, base.parts)
         options = replace(

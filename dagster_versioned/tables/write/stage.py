@@ -100,12 +100,8 @@ def stage(
     require_frame(engine, frame, constraints)
     if options.mode != "replace":
         return Addition(partition, description, frame, engine, staging, options)
-    if refreshes and options.hidden_columns:
-        raise InvalidInput(
-            f"The table has the personal columns {list(options.hidden_columns)}, of which nothing stays in files "
-            "beside its rows, so it is written whole. Nothing was written. Leave refresh out."
-        )
     if refreshes:
+        _require_nothing_hidden(options)
         return Refresh(partition, description, frame, engine, staging, options)
     write_options = options.write_options(partition)
     contents = engine.contents(frame, write_options)
@@ -122,3 +118,11 @@ def stage(
         engine=engine,
         frame=frame,
     )
+
+
+def _require_nothing_hidden(options: TableOptions) -> None:
+    if options.hidden_columns:
+        raise InvalidInput(
+            f"The table has the personal columns {list(options.hidden_columns)}, of which nothing stays in files "
+            "beside its rows, so it is written whole. Nothing was written. Leave refresh out."
+        )

@@ -319,9 +319,7 @@ class TableWrite:
         """
         known = state.snapshot.metadata if state else None
         personal = self.options.personal_columns
-        marked = any(add.deletion_vector is not None for plan in changing for add in plan.adds)
-        asked = {**self.options.properties, **({DELETION_VECTORS: "true"} if marked else {})}
-        properties = configuration(known, asked, self.options.constraints, personal)
+        properties = configuration(known, self._asked_properties(changing), self.options.constraints, personal)
         if not set(personal_columns(properties)) <= set(self.options.hidden_columns):
             raise CommitConflict(
                 f"The table got the personal columns {list(personal_columns(properties))} while it was written, of "
@@ -340,6 +338,11 @@ class TableWrite:
         if state is not None and (new := dict(constraints.items() - had.items())):
             self._require_rows(state, changing, new)
         return properties
+
+    def _asked_properties(self, changing: Sequence[WritePlan]) -> Mapping[str, str]:
+        """The properties that the write sets: deletion vectors come with the first part that has one."""
+        marked = any(add.deletion_vector is not None for plan in changing for add in plan.adds)
+        return {**self.options.properties, **({DELETION_VECTORS: "true"} if marked else {})}
 
     def _require_personal(self, state: TableState | None, schema: StructType) -> None:
         """Raise `InvalidInput` where a personal column is none, or the log tells its values."""
