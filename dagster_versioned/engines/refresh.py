@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from dagster_versioned.engines.upsert import MOST_DELETED
+
 FEWEST_BYTES = 64 * 1024
 """Of the files of a table; one that has fewer is written anew, which costs no more than finding out what changed."""
 
@@ -11,7 +13,6 @@ MOST_CHANGED = 0.15
 """Of the rows, from where readers and later writes are better off with a table that is written anew."""
 
 _MOST_STORED = 0.5
-_MOST_DELETED = 0.5
 _FULL_ROWS = 1_000_000
 _PARTS_OF_FULL = 8
 _MOST_ALIKE = 4
@@ -48,7 +49,7 @@ def files_to_rewrite(files: Sequence[FileRows], inserted: int) -> Set[int] | Non
         return None
     small = min(_FULL_ROWS, max(had, 1)) / _PARTS_OF_FULL
     rewritten = {
-        i for i, file in enumerate(files) if file.going and file.deleted + file.going > _MOST_DELETED * file.stored
+        i for i, file in enumerate(files) if file.going and file.deleted + file.going > MOST_DELETED * file.stored
     }
     stored = inserted + sum(files[i].left for i in rewritten)
     while stored and stored < small:

@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self, cast
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
-from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
+from dagster_versioned.engines.arrow.upsert import feed_rows, mask_of
 from dagster_versioned.engines.parts import StagedParts
 from dagster_versioned.engines.refresh import FileRows, are_worth_it, files_to_rewrite
 from dagster_versioned.engines.scan import Scan, ScanFile
@@ -64,9 +64,11 @@ def refresh_table(
         for i, count in enumerate(counts)
         if count.going and i not in rewritten
     }
-    comes = frame.filter(_mask(~known))
+    comes = frame.filter(mask_of(~known))
     written = write(
-        pa.concat_tables([*(_physical(base, base.files[i]).filter(_mask(stays[i])) for i in sorted(rewritten)), comes])
+        pa.concat_tables(
+            [*(_physical(base, base.files[i]).filter(mask_of(stays[i])) for i in sorted(rewritten)), comes]
+        )
     )
 
     def stands(vectors: Mapping[str, Positions]) -> bool:
@@ -79,11 +81,11 @@ def refresh_table(
 
     def changes() -> StagedParts:
         gone = [
-            _physical(base, file).filter(_mask(~stays[i] & ~stored[i].deleted))
+            _physical(base, file).filter(mask_of(~stays[i] & ~stored[i].deleted))
             for i, file in enumerate(base.files)
             if counts[i].going
         ]
-        return write(pa.concat_tables([*(_feed_rows(rows, "delete") for rows in gone), _feed_rows(comes, "insert")]))
+        return write(pa.concat_tables([*(feed_rows(rows, "delete") for rows in gone), feed_rows(comes, "insert")]))
 
     return Upsert(
         frozenset(base.files[i].key for i in rewritten),
@@ -169,11 +171,3 @@ def _at(positions: Positions, count: int) -> NDArray[np.bool_]:
 def _added(sums: list[Sums]) -> Sums:
     first, second, count = (sum(each) for each in zip(*sums, strict=True))
     return first % 2**64, second % 2**64, count
-
-
-def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
-    return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
-
-
-def _mask(rows: NDArray[np.bool_]) -> Any:
-    return pa.array(rows)

@@ -83,8 +83,8 @@ def merge_tables(
         removed += int(alone.sum())
         gone = positions[alone | changes_to]
         if writes_feed:
-            feed += [_feed_rows(_taken(old, positions[changes_to]), "update_preimage")]
-            feed += [_feed_rows(_taken(old, positions[alone]), "delete")]
+            feed += [feed_rows(_taken(old, positions[changes_to]), "update_preimage")]
+            feed += [feed_rows(_taken(old, positions[alone]), "delete")]
         key_of = base.files[file].key
         lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors and not matching.rewrite else None
         if lost is not None:
@@ -93,7 +93,7 @@ def merge_tables(
             continue
         stay = np.ones(old.num_rows, np.bool_)
         stay[gone] = False
-        remaining.append(old.filter(_mask(stay)))
+        remaining.append(old.filter(mask_of(stay)))
         before.append(measure(old))
         replaced.add(key_of)
     changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
@@ -103,14 +103,14 @@ def merge_tables(
     comes[changed] = True
 
     def changes() -> StagedParts:
-        come = [_feed_rows(_taken(frame, changed), "update_postimage"), _feed_rows(_taken(frame, new), "insert")]
+        come = [feed_rows(_taken(frame, changed), "update_postimage"), feed_rows(_taken(frame, new), "insert")]
         return write(pa.concat_tables([*feed, *come]))
 
     return Upsert(
         frozenset(replaced),
         summed(base.schema, ((contents, 1) for contents in before)),
         # As it is, if it can be: then it is known already what it says.
-        write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(_mask(comes))])),
+        write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(mask_of(comes))])),
         inserted=len(new),
         updated=len(changed),
         removed=removed,
@@ -119,7 +119,8 @@ def merge_tables(
     )
 
 
-def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
+def feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
+    """The rows with the column that says what became of them."""
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 
@@ -169,7 +170,8 @@ def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
     return first | second
 
 
-def _mask(rows: NDArray[np.bool_]) -> Any:
+def mask_of(rows: NDArray[np.bool_]) -> Any:
+    """As what a table is filtered by."""
     return pa.array(rows)
 
 
